@@ -296,6 +296,12 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
     {
         return ended.map_or_else(|failure| end_with(&failure), |()| ExitCode::SUCCESS);
     }
+    // A process that enters a sandbox has one thread and needs no folders.
+    if let Command::Sandbox(args) = &cli.command
+        && let Some(code) = args.enter()
+    {
+        return code;
+    }
     let folders = match Folders::from_environment() {
         Ok(folders) => folders,
         Err(error) => return end_with(&error.failure()),

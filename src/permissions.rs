@@ -303,6 +303,19 @@ pub fn allow_by_name(rules: &[SourcedRule], call: Call<'_>, name: &str) -> bool 
         .any(|rule| rule.rule.arguments.iter().any(|(argument, pattern)| is_path(argument) && spells(pattern)))
 }
 
+/// Returns true if rules allow each part of the call's command line and spell out its program. `docker *` names
+/// `docker`; `*` names nothing.
+pub fn allow_by_program(rules: &[SourcedRule], call: Call<'_>) -> bool {
+    let budget = &Budget::default();
+    let Some((name, _)) = command_line(call) else { return false };
+    let names_program = |pattern: &String| pattern.split_whitespace().next().is_some_and(|word| !word.contains('*'));
+    let named: Vec<_> = fitting(rules, call, budget)
+        .into_iter()
+        .filter(|rule| rule.rule.arguments.get(name).is_some_and(names_program))
+        .collect();
+    allow(&named, call, budget).is_some()
+}
+
 /// Evaluates all rules, independent of their order.
 pub fn evaluate<'a>(rules: &'a [SourcedRule], call: Call<'_>) -> RuleDecision<'a> {
     judge_within(&Budget::default(), rules, call)

@@ -11,10 +11,13 @@ pub mod git;
 mod launcher;
 mod layer_probe;
 mod layers;
+mod new_protected;
 mod os_text;
+mod path_refusals;
 mod paths;
 mod plan;
 mod profile;
+mod protected_git;
 pub mod proxy;
 mod running_sandbox;
 mod sandbox_process;
@@ -28,6 +31,8 @@ pub use explain::{ExplainedLine, LineEnforcement, ProtectedState, explain, expla
 pub use launcher::{SandboxFolders, SandboxLauncher};
 pub use layer_probe::{SANDBOX_PROCESS_ARGUMENT, probe_layers};
 pub use layers::{Layer, LayerRestriction, LayerState, Layers};
+pub use new_protected::{InstructionStamps, ProtectedSnapshot, quarantine};
+pub use path_refusals::{PathRefusal, RefusalRemedy};
 pub use paths::{HiddenPaths, PROTECTED, PROTECTED_EXAMPLES, ProtectedPath, find_protected, find_protected_name};
 pub use plan::TerminalSession;
 pub use profile::{
@@ -39,6 +44,8 @@ pub use profile::{
 pub use running_sandbox::{
     CurrentGate, RunningSandbox, SandboxRequest, SandboxSpec, SandboxStartError, SandboxedLaunch,
 };
-pub use sandbox_process::{CommandState, SandboxChild, SandboxCommand, SandboxPorts, SandboxProcess};
-pub use setup::run_sandbox_process;
+pub use sandbox_process::{
+    CommandState, EnteredCommand, EntryError, SandboxChild, SandboxCommand, SandboxEntry, SandboxPorts, SandboxProcess,
+};
+pub use setup::{EntryEnd, EntryFailure, enter_sandbox, run_sandbox_process};
 pub use wire::{Namespace, TerminalUse};

@@ -175,6 +175,11 @@ impl Pool {
     }
 
     /// Returns the status of every service in the pool, sorted by name.
+    /// Returns what starts the sandboxes of child processes. `None` if this program starts none.
+    pub fn sandbox_launcher(&self) -> Option<&SandboxLauncher> {
+        self.inner.options.sandbox.as_ref()
+    }
+
     pub fn status(&self) -> Vec<(ServiceName, ServiceStatus)> {
         let mut all: Vec<_> =
             self.inner.entries().values().map(|entry| (entry.name().clone(), entry.status())).collect();

@@ -19,7 +19,7 @@ mod state;
 mod target;
 
 pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
-pub use call_sandbox::CallSandbox;
+pub use call_sandbox::{CallSandbox, SandboxView};
 pub use notice::{LogNotices, Notice, NoticeSink};
 pub use preview::{FileChange, command, subject};
 pub use session::{SessionContext, SessionContextPorts, SessionLifetime, SessionStates};

@@ -20,7 +20,7 @@ pub use permit::PermitError;
 pub use resources::{Requester, ServiceResource};
 use sandbox::BoundSandbox;
 
-use super::bound_tool::{BoundTool, reaching, url_argument};
+use super::bound_tool::{BoundTool, SandboxChoice, reaching, url_argument};
 use super::files::{CallPaths, RelativeBase};
 use super::gate::{self, GateDecision, Judge};
 use super::pinned_specs::{ToolClaims, ui_of};
@@ -32,6 +32,7 @@ use crate::graph::{GroupRuleKind, Plan, ScopeRefusal, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
 use crate::manifest::{ApprovalLevel, CodeExecution, Layer, SchemaError, ServiceEntry, Transport};
 use crate::permissions::{self, Call, CommandRule, SourcedRule};
+use crate::sandbox::SandboxLauncher;
 use crate::services::{Lease, Service};
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, SessionStates, ToolCall, ToolOutcome, ToolSpec};
 
@@ -86,6 +87,8 @@ pub(super) struct CallPolicy {
     pub(super) limits: ParentLimits,
     /// What the broker remembers about each session.
     pub(super) states: Arc<SessionStates<BrokerState>>,
+    /// Knows what this machine enforces. `None`: nothing.
+    pub(super) sandboxes: Option<SandboxLauncher>,
 }
 
 impl CallPolicy {
@@ -338,7 +341,7 @@ impl Binding {
                 Err(outcome) => return Ok(outcome),
             };
         let mut context = self.with_asker(context);
-        if let Some(sandbox) = self.call_sandbox(&arguments, consented) {
+        if let Some(sandbox) = self.call_sandbox(tool, &arguments, consented) {
             context = context.with_sandbox(sandbox);
         }
         if let Some(target) = target {
@@ -409,10 +412,18 @@ impl Binding {
                 let of_host = permissions::judge_host(&self.policy.rules, &host);
                 gate::judge_host(self.approval(), gate::HostCall { host, user_named, ruling: of_host }, ruling)
             }
-            None => gate::decide(self.approval(), tool.reads_only(arguments), &ruling),
+            None => gate::decide(self.approval(), tool.reads_only(arguments) || admitted.confined, &ruling),
+        };
+        let rules = &self.policy.rules;
+        let verdict = match tool.sandbox_choice(arguments) {
+            SandboxChoice::Unsandboxed(reason)
+                if self.sandbox.is_some() && !permissions::allow_by_program(rules, call) =>
+            {
+                gate::guard_unsandboxed(verdict, reason.to_owned(), program_rule(name, arguments))
+            }
+            SandboxChoice::Unsandboxed(_) | SandboxChoice::ReadOnly | SandboxChoice::Mode => verdict,
         };
         let protected = self.list_protected(admitted, arguments).into_iter();
-        let rules = &self.policy.rules;
         let mut unnamed = protected.filter(|(_, path)| !permissions::allow_by_name(rules, call, path.name));
         match unnamed.next() {
             Some((argument, path)) => {
@@ -431,6 +442,14 @@ impl Binding {
         let arguments = rule_arguments::of_call(arguments, tool, &paths);
         permissions::allowing(&self.policy.rules, Call { tool: name, arguments: &arguments, brought: tool.brought })
     }
+}
+
+/// Returns a rule that allows the program of a command line, also without a sandbox.
+fn program_rule(name: &str, arguments: &Map<String, Value>) -> String {
+    let line = arguments.get("command").and_then(Value::as_str).unwrap_or_default();
+    let script = permissions::read(line);
+    let program = script.parts.first().and_then(|part| part.to_string().split_whitespace().next().map(str::to_owned));
+    format!("{name}: {{command: {}}}", Value::from(format!("{} *", program.as_deref().unwrap_or("PROGRAM"))))
 }
 
 impl std::fmt::Debug for Binding {

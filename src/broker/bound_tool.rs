@@ -21,6 +21,21 @@ const URL_ARGUMENT: &str = "skein/url_argument";
 /// Metadata key under which a built-in tool names its arguments `service` and `uri`, if it reads resources of services.
 const RESOURCE_ARGUMENTS: &str = "skein/resource_arguments";
 
+/// Arguments of the built-in shell.
+const READ_ONLY: &str = "read_only";
+const UNSANDBOXED: &str = "unsandboxed";
+
+/// The sandbox that a call chooses for its command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SandboxChoice<'a> {
+    /// That of the mode.
+    Mode,
+    /// One that changes nothing.
+    ReadOnly,
+    /// None, for this reason.
+    Unsandboxed(&'a str),
+}
+
 /// A tool in scope.
 #[derive(Debug)]
 pub struct BoundTool {
@@ -71,6 +86,19 @@ impl BoundTool {
         let names = self.spec.meta.as_ref()?.get(RESOURCE_ARGUMENTS).filter(|_| self.builtin)?;
         let text = |key: &str| arguments.get(names.get(key)?.as_str()?)?.as_str();
         Some((ServiceName::new(text("service")?), text("uri")?))
+    }
+
+    /// Returns the sandbox that the call chooses. Only the built-in shell has these arguments.
+    pub(super) fn sandbox_choice<'a>(&self, arguments: &'a Map<String, Value>) -> SandboxChoice<'a> {
+        let properties = self.spec.input_schema.get("properties").filter(|_| self.builtin);
+        if !properties.is_some_and(|properties| properties.get(UNSANDBOXED).is_some()) {
+            return SandboxChoice::Mode;
+        }
+        match (arguments.get(UNSANDBOXED), arguments.get(READ_ONLY)) {
+            (Some(Value::String(reason)), _) => SandboxChoice::Unsandboxed(reason),
+            (_, Some(Value::Bool(true))) => SandboxChoice::ReadOnly,
+            _ => SandboxChoice::Mode,
+        }
     }
 
     /// Returns whether the tool lets this call run without consent.

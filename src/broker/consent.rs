@@ -13,7 +13,9 @@ use crate::tool::ask::{ConsentSubject, ConsentTarget};
 /// calls, compound or background commands, and anything that contains a `*`.
 pub(super) fn rule_for(subject: &ConsentSubject, session: &SessionContext) -> Option<PermissionRule> {
     let (argument, pattern) = match &subject.target {
-        ConsentTarget::Command { line, background: false } => ("command", permissions::narrowest(line)?),
+        ConsentTarget::Command { line, background: false } | ConsentTarget::Unsandboxed { line } => {
+            ("command", permissions::narrowest(line)?)
+        }
         ConsentTarget::File { real, .. } => ("path", real.to_str()?.to_owned()),
         ConsentTarget::Command { background: true, .. } | ConsentTarget::Host(_) | ConsentTarget::Exactly(_) => {
             return None;
@@ -71,6 +73,7 @@ mod tests {
             ("developer__shell", json!({"command": "ls", "timeout": 5}), true, Some(true)),
             ("developer__shell", json!({"command": "ls && rm -rf x"}), true, None),
             ("developer__shell", json!({"command": "ls", "background": true}), true, None),
+            ("developer__shell", json!({"command": "ls", "unsandboxed": "why"}), true, None),
             ("developer__edit_file", json!({"path": "a.rs", "old": "3", "new": "4"}), true, Some(true)),
             ("developer__write_file", json!({"path": "a.rs"}), true, None),
             ("developer__edit_file", json!({"path": "b.rs"}), true, None),

@@ -2,6 +2,7 @@
 
 use futures::future::BoxFuture;
 
+use crate::diagnostic::printable;
 use crate::manifest::{ApprovalLevel, PermissionRule};
 use crate::network::RemoteHost;
 use crate::permissions::{RuleDecision, SourcedRule};
@@ -54,6 +55,8 @@ pub enum DecisionReason {
     UserNamed(String),
     /// It cannot be determined whether a rule matches the call.
     Unsure(SourcedRule),
+    /// The command runs without a sandbox, which every level asks about. `rule` would allow it.
+    Unsandboxed { reason: String, rule: String },
     /// The call writes a protected path, which every level asks about. `rule` would allow it.
     Protected { path: ProtectedPath, rule: String },
 }
@@ -89,6 +92,9 @@ impl std::fmt::Display for DecisionReason {
             DecisionReason::UserNamed(host) => write!(f, "a prompt of the user names the host `{host}`"),
             DecisionReason::Unsure(rule) => {
                 write!(f, "cannot determine whether this rule applies: {rule}")
+            }
+            DecisionReason::Unsandboxed { reason, .. } => {
+                write!(f, "the command is to run without a sandbox: {}", printable(reason))
             }
             DecisionReason::Protected { path, .. } => path.fmt(f),
         }
@@ -155,6 +161,15 @@ pub(super) fn guard(verdict: GateDecision, path: ProtectedPath, rule: String) ->
     }
 }
 
+/// Turns the decision on a command without a sandbox into a question, unless it is a refusal. `rule` would allow the
+/// command.
+pub(super) fn guard_unsandboxed(verdict: GateDecision, reason: String, rule: String) -> GateDecision {
+    match verdict {
+        GateDecision::Refuse(_) => verdict,
+        GateDecision::Run(_) | GateDecision::Ask(_) => GateDecision::Ask(DecisionReason::Unsandboxed { reason, rule }),
+    }
+}
+
 /// Returns the reason for a refusal when there is no user to ask, with the option that would allow the call.
 pub(super) fn no_asker_reason(because: &DecisionReason) -> String {
     match because {
@@ -164,6 +179,10 @@ pub(super) fn no_asker_reason(because: &DecisionReason) -> String {
         DecisionReason::Host { host, .. } => {
             format!("{because}, and there is no one to ask; run skein with `--allow 'host: {host}'` to allow it")
         }
+        DecisionReason::Unsandboxed { rule, .. } => format!(
+            "this call needs consent and no one can be asked; {because}. Run it without `unsandboxed`. To allow it, run \
+             skein with `--allow '{rule}'`, which names the program, or with `--sandbox off`"
+        ),
         DecisionReason::Protected { path, rule } => format!(
             "this call needs consent and no one can be asked; {path}. A rule that names the path allows it: run skein \
              with `--allow '{rule}'`, or write the rule into your config"

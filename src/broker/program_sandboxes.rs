@@ -26,6 +26,7 @@ impl Broker {
             judge: self.judge.clone(),
             limits: self.limits.clone(),
             states: Arc::clone(&self.states),
+            sandboxes: self.pool.sandbox_launcher().cloned(),
         };
         let own = self.states.of(&request.session);
         let state = self.limits.parent.as_ref().map_or_else(|| Arc::clone(&own), |parent| parent.top_state());

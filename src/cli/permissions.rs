@@ -233,6 +233,7 @@ fn decision_json(tool: &str, id: &ModeId, verdict: &GateDecision, command: &Comm
         | DecisionReason::ReadOnly(_)
         | DecisionReason::Host { .. }
         | DecisionReason::UserNamed(_)
+        | DecisionReason::Unsandboxed { .. }
         | DecisionReason::Protected { .. } => Vec::new(),
     };
     let part = |part: &CommandRule<'_>| {

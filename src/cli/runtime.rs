@@ -126,11 +126,13 @@ fn sandbox_launcher(folders: &Folders) -> Result<SandboxLauncher, CommandError> 
         hidden: folders.paths_to_hide(),
         caches: folders.sandbox_caches(),
         runtime_folder: std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
+        sockets: sockets(folders),
+        quarantine: folders.state.join("quarantine"),
         restriction: sandbox::test_settings()?.0,
     })
 }
 
-/// Returns the folder with the status sockets of running Skein processes.
+/// Returns the folder with the sockets of running Skein processes.
 pub(super) fn sockets(folders: &Folders) -> PathBuf {
     folders.state.join("run")
 }

@@ -1,5 +1,6 @@
 //! `skein sandbox`: runs a command inside a sandbox profile, or explains which layers enforce the profile.
 
+mod enter;
 pub(super) mod machine;
 mod network;
 
@@ -82,6 +83,9 @@ pub(super) struct SandboxArgs {
     /// Print the explanation as JSON
     #[arg(long, requires = "explain")]
     json: bool,
+    /// Enter a running sandbox, as Skein does in an editor's terminal
+    #[arg(long, value_name = "ID", hide = true)]
+    enter: Option<PathBuf>,
     /// The command and its arguments
     #[arg(last = true, required_unless_present = "explain")]
     command: Vec<OsString>,
@@ -158,7 +162,6 @@ impl SandboxArgs {
             devices: Vec::new(),
             limits: SandboxLimits { processes: Some(DEFAULT_PROCESSES), memory: None, file_size: None },
             enforce: Enforcement::Required,
-            is_stated: true,
         }
     }
 }

@@ -6,7 +6,7 @@ use super::nodes::{EdgeKind, Node, ServiceGraph};
 use super::sandboxes::{ProcessKind, SandboxProfiles, is_sandboxed};
 use super::scope::ToolScope;
 use crate::ids::{AgentName, ModeId, ServiceName};
-use crate::manifest::{AgentEntry, Manifests, ModeEntry, ServiceEntry, Transport};
+use crate::manifest::{AgentEntry, Layer, Manifests, ModeEntry, ServiceEntry, Transport};
 use crate::sandbox::SandboxProfile;
 
 /// A resolved, immutable set of manifests in which every name exists.
@@ -89,6 +89,14 @@ impl Plan {
     /// Returns the effective sandbox profile of the commands of a mode. `None` if the mode runs none.
     pub fn mode_sandbox(&self, id: &ModeId) -> Option<&SandboxProfile> {
         self.profiles.modes.get(id)
+    }
+
+    /// Returns whether the user's config opens this path for the commands of a mode.
+    pub fn user_reads(&self, id: &ModeId, path: &str) -> bool {
+        let name = id.to_string();
+        let configs = [Layer::User, Layer::Extra].into_iter().flat_map(|layer| self.manifests.sandbox_configs(layer));
+        let mut settings = configs.flat_map(|config| [Some(&config.all), config.modes.get(&name)]).flatten();
+        settings.any(|settings| settings.read.iter().flatten().any(|entry| entry.path == path))
     }
 
     /// Returns the effective sandbox profile of a stdio service. `None` if it runs without a sandbox or has no process.

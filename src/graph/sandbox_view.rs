@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::plan::Plan;
-use super::sandboxes::{ProcessKind, is_sandboxed, starts_sandboxed};
+use super::sandboxes::{ProcessKind, is_sandboxed};
 use crate::ids::ModeId;
 use crate::manifest::Transport;
 use crate::sandbox::{Enforcement, SandboxProfile};
@@ -19,9 +19,6 @@ fn describe(kind: ProcessKind, profile: Option<&SandboxProfile>, words: fn(&Sand
         None => "unsandboxed".to_owned(),
         Some(profile) if profile.enforce == Enforcement::Off => "unsandboxed (--sandbox off)".to_owned(),
         Some(profile) if is_sandboxed(kind, Some(profile)) => words(profile),
-        Some(profile) if starts_sandboxed(kind) => {
-            format!("{}; applied with `--sandbox preferred`", words(profile))
-        }
         Some(profile) => format!("{}; not applied by this version", words(profile)),
     }
 }

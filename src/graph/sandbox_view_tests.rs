@@ -153,10 +153,10 @@ fn the_flag_overrides_manifests_and_config() {
 #[test]
 fn a_profile_that_is_not_applied_says_so() {
     let default = SandboxProfile::of_commands(CommandPower::EditsAll);
-    let stated = SandboxProfile { enforce: Enforcement::Required, is_stated: true, ..default.clone() };
+    let stated = SandboxProfile { enforce: Enforcement::Required, ..default.clone() };
     for (kind, profile, remark, applied) in [
         (ProcessKind::Command, &stated, "", true),
-        (ProcessKind::Command, &default, "; applied with `--sandbox preferred`", false),
+        (ProcessKind::Command, &default, "", true),
         (ProcessKind::Service, &stated, "; not applied by this version", false),
         (ProcessKind::ExternalAgent, &stated, "; not applied by this version", false),
     ] {

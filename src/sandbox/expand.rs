@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use super::layers::Layers;
 use super::os_text::OsText;
+use super::path_refusals::PathRules;
 use super::paths::HiddenPaths;
 use super::plan::{
     BaseAccess, FileBase, InternetSockets, Isolation, KeptName, LandlockRules, MountSource, PlannedMount, ProcMount,
@@ -57,6 +58,8 @@ pub(super) struct ExpandedProfile {
     /// Variables that commands get in addition. `None`: the variable is removed.
     pub(super) env: BTreeMap<OsString, Option<OsString>>,
     pub(super) notices: Vec<String>,
+    /// Explains errors of commands.
+    pub(super) path_rules: PathRules,
     /// Kept while the process runs.
     pub(super) cache: Option<CacheFolder>,
 }
@@ -120,7 +123,36 @@ pub(super) fn expand(
         env.insert("TMPDIR".into(), context.scratch.clone().map(PathBuf::into_os_string));
     }
     plan.landlock = landlock(profile, context, layers, &writable, &caches, &plan.mounts);
-    Ok(ExpandedProfile { plan, env, notices, cache: caches.folder })
+    let path_rules = path_rules(profile, context, layers, &plan.mounts, writable);
+    Ok(ExpandedProfile { plan, env, notices, path_rules, cache: caches.folder })
+}
+
+/// Returns what the sandbox shows and lets a command write.
+fn path_rules(
+    profile: &SandboxProfile,
+    context: &SandboxContext,
+    layers: &Layers,
+    mounts: &[PlannedMount],
+    writable: WritableFolders,
+) -> PathRules {
+    let WritableFolders { mut folders, state } = writable;
+    folders.extend(context.scratch.as_ref().and_then(|path| path.canonicalize().ok()));
+    let mut hidden = hidden_paths(profile, context, layers);
+    let open = profile.read.iter().filter(|entry| entry.ask.is_empty());
+    let opened: Vec<_> = open.filter_map(|entry| write_paths::resolve(&entry.path, context)).collect();
+    hidden.retain(|path| !opened.contains(path) && !state.contains(path));
+    let is_inside = |path: &Path| folders.iter().any(|folder| path.starts_with(folder) && path != folder);
+    let targets = mounts.iter().map(|mount| mount.target.as_path().to_owned());
+    let mounted = targets.filter(|path| is_inside(path)).collect();
+    let shown = || mounts.iter().map(|mount| mount.target.as_path().to_owned()).collect();
+    PathRules {
+        home: context.home.canonicalize().unwrap_or_else(|_| context.home.clone()),
+        writable: (profile.files != FileAccess::Full).then_some(folders),
+        hidden,
+        shown: (profile.files == FileAccess::None && !mounts.is_empty()).then(shown),
+        mounted,
+        has_mounts: layers.namespaces.is_available(),
+    }
 }
 
 fn proc_mount(layers: &Layers) -> ProcMount {
@@ -188,13 +220,18 @@ fn mounts(
     caches: &CacheMounts,
 ) -> Vec<PlannedMount> {
     let mut mounts = Vec::new();
+    let private = private_folders(context);
+    let mut readable = Vec::new();
     if profile.files == FileAccess::None {
         mounts.extend(system::folders(context));
-        let open = profile.read.iter().filter(|entry| entry.ask.is_empty());
-        let paths = open.filter_map(|entry| write_paths::resolve(&entry.path, context)).collect::<Vec<_>>();
-        mounts.extend(paths.iter().chain(&context.readable).map(|path| read_only(path)));
+        readable = readable_paths(profile, context);
     }
-    mounts.extend(private_folders(context));
+    // A path inside a private folder is mounted after it, others before.
+    let is_private = |path: &PathBuf| private.iter().any(|mount| path.starts_with(mount.target.as_path()));
+    let (inside, outside): (Vec<_>, Vec<_>) = readable.into_iter().partition(is_private);
+    mounts.extend(outside.iter().map(|path| read_only(path)));
+    mounts.extend(private);
+    mounts.extend(inside.iter().map(|path| read_only(path)));
     if profile.files != FileAccess::None {
         mounts.extend(caches.mounts.iter().cloned());
     }
@@ -227,6 +264,15 @@ fn mounts(
     };
     mounts.extend(protected_paths::mounts(&protect));
     mounts
+}
+
+/// Returns what `files: none` shows in addition to the system.
+fn readable_paths(profile: &SandboxProfile, context: &SandboxContext) -> Vec<PathBuf> {
+    let open = profile.read.iter().filter(|entry| entry.ask.is_empty());
+    let paths = open.filter_map(|entry| write_paths::resolve(&entry.path, context));
+    let given = context.readable.iter().filter_map(|path| path.canonicalize().ok());
+    // An empty root cannot be replaced by the whole system.
+    paths.chain(given).filter(|path| path != Path::new("/")).collect()
 }
 
 fn path_mount(path: &Path, access: BaseAccess) -> PlannedMount {

@@ -355,7 +355,6 @@ mod tests {
             devices: Vec::new(),
             limits: SandboxLimits { processes: Some(4096), memory: None, file_size: None },
             enforce: Enforcement::Required,
-            is_stated: true,
         }
     }
 

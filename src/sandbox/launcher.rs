@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::error::SandboxError;
 use super::expand::SandboxContext;
+use super::explain::{ExplainedLine, ProtectedState, explain};
+use super::layer_probe::probe_layers;
 use super::layers::LayerRestriction;
 use super::paths::HiddenPaths;
 use super::plan::TerminalSession;
@@ -22,6 +24,10 @@ pub struct SandboxLauncher {
     pub caches: PathBuf,
     /// `$XDG_RUNTIME_DIR`.
     pub runtime_folder: Option<PathBuf>,
+    /// Processes that enter a sandbox find their socket here.
+    pub sockets: PathBuf,
+    /// New protected paths without consent are moved here.
+    pub quarantine: PathBuf,
     pub restriction: LayerRestriction,
 }
 
@@ -47,6 +53,15 @@ impl SandboxFolders {
 }
 
 impl SandboxLauncher {
+    /// Returns whether every layer of this machine enforces the profile. Probes the machine on first use, which takes
+    /// some milliseconds.
+    pub fn enforces_fully(&self, profile: &SandboxProfile) -> bool {
+        let Ok(layers) = probe_layers(&self.program, &self.caches) else { return false };
+        let layers = layers.clone().restricted(&self.restriction);
+        let has_all = [&layers.namespaces, &layers.landlock, &layers.seccomp].iter().all(|layer| layer.is_available());
+        has_all && !explain(profile, &layers, ProtectedState::Absent).iter().any(ExplainedLine::is_unenforced)
+    }
+
     /// Returns where a sandbox with these folders is used.
     pub fn context(&self, folders: SandboxFolders) -> SandboxContext {
         let SandboxFolders { roots, scratch, readable, sockets } = folders;

@@ -41,10 +41,6 @@ pub struct SandboxProfile {
     pub devices: Vec<SandboxDevice>,
     pub limits: SandboxLimits,
     pub enforce: Enforcement,
-    /// A manifest, a config or a flag states the profile. A built-in default that nothing states is not applied yet,
-    /// because terminals of editors have no sandbox.
-    #[serde(skip)]
-    pub is_stated: bool,
 }
 
 /// What a process may write; ordered from narrow to wide.
@@ -188,13 +184,24 @@ impl SandboxProfile {
             devices: Vec::new(),
             limits: SandboxLimits { processes: Some(MAX_PROCESSES), memory: None, file_size: None },
             enforce: Enforcement::Preferred,
-            is_stated: false,
         }
     }
 
-    /// Returns true if processes with this profile run in a sandbox.
+    /// Returns true if processes with this profile run in a sandbox. False if the user turned it off.
     pub fn is_applied(&self) -> bool {
-        self.is_stated && self.enforce != Enforcement::Off
+        self.enforce != Enforcement::Off
+    }
+
+    /// Returns the profile of a command that changes nothing. It sees system folders and the session's roots, writes
+    /// only temporary files, and reaches no host, credential or socket.
+    pub fn for_reading(&self) -> Self {
+        Self {
+            hide: self.hide.clone(),
+            caches: CacheAccess::Off,
+            limits: self.limits,
+            enforce: self.enforce,
+            ..Self::narrowest(ProfileOwner::Program)
+        }
     }
 
     /// Returns true if the profile depends on the session: it writes the workspace, names a path relative to the root,

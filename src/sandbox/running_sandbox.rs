@@ -16,8 +16,9 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 
 use super::error::SandboxError;
+use super::explain::{LineEnforcement, layer_help};
 use super::launcher::{SandboxFolders, SandboxLauncher};
-use super::profile::{Enforcement, SandboxProfile};
+use super::profile::SandboxProfile;
 use super::proxy::{
     CommandNetwork, CompanyProxy, HostAnswer, HostGate, HostPolicy, HostQuestion, HostRecord, HostRuling, Proxy,
     ProxyParts, limit_work, proxy_variables,
@@ -168,23 +169,33 @@ impl RunningSandbox {
         !self.process.namespaces().is_empty()
     }
 
+    pub fn process(&self) -> &SandboxProcess {
+        &self.process
+    }
+
     /// Returns remarks about the profile, and one about the lines that this machine does not enforce.
     pub fn notices(&self) -> Vec<String> {
-        let mut notices = self.process.notices().to_vec();
-        let unenforced: Vec<_> = self
-            .process
-            .lines()
-            .iter()
-            .filter(|line| line.is_unenforced())
-            .map(|line| format!("{}: {}", line.field, line.value))
-            .collect();
-        if self.profile.enforce == Enforcement::Preferred && !unenforced.is_empty() {
-            notices.push(format!(
-                "This machine does not enforce these lines of the sandbox: {}. `skein sandbox --explain` shows which layer is missing.",
-                unenforced.join(", ")
-            ));
+        self.process.notices().iter().cloned().chain(self.lack_notice()).collect()
+    }
+
+    /// Returns a notice about the lines of the profile that this machine does not enforce, and how to change that. `None`
+    /// if it enforces all.
+    pub fn lack_notice(&self) -> Option<String> {
+        let mut unenforced = Vec::new();
+        let mut first = None;
+        for line in self.process.lines() {
+            if let LineEnforcement::Missing { layer, reason } = &line.enforcement {
+                unenforced.push(format!("{}: {}", line.field, line.value));
+                first.get_or_insert((*layer, reason));
+            }
         }
-        notices
+        let (layer, reason) = first?;
+        Some(format!(
+            "The sandbox is incomplete, because this machine has no {layer}: {reason}. Not enforced: {}. To change that, \
+             {}.",
+            unenforced.join("; "),
+            layer_help(layer)
+        ))
     }
 
     /// Starts a program. Returns also what it reaches; `None` if the network is off.
@@ -212,7 +223,12 @@ impl RunningSandbox {
     }
 
     /// Registers a command with the proxy, and leads its program there.
-    fn begin_command(&self, launch: &mut Launch, line: &str, consented_hosts: &[RemoteHost]) -> Option<CommandNetwork> {
+    pub fn begin_command(
+        &self,
+        launch: &mut Launch,
+        line: &str,
+        consented_hosts: &[RemoteHost],
+    ) -> Option<CommandNetwork> {
         let network = self.proxy.as_ref().map(|proxy| proxy.begin_command(line, consented_hosts))?;
         if let Some(address) = self.process.proxy_address() {
             let variables = proxy_variables(address, network.id(), self.process.proxy_token());

@@ -2,18 +2,20 @@
 //!
 //! A thread reads the socket, so that starting a command needs no runtime, like `std::process`.
 
-use std::collections::{BTreeMap, HashMap};
+mod command_table;
+mod entry;
+
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,10 +30,14 @@ use super::explain::{ExplainedLine, ProtectedState, explain};
 use super::layer_probe::{broken, known_layers, launch, likely_layers, probe_layers};
 use super::layers::{LayerRestriction, Layers};
 use super::os_text::OsText;
-use super::plan::SandboxPlan;
+use super::path_refusals::{PathRefusal, PathRules};
+use super::plan::{LandlockRules, ResourceLimits, SandboxPlan, SocketRules};
 use super::profile::{Enforcement, FileAccess, SandboxProfile};
 use super::wire::{self, CommandSpec, Namespace, Reply, Request, StartPart, TerminalUse};
 use crate::process::{HelperProcess, Launch, LaunchedProcess, ProcessLauncher};
+pub use command_table::CommandState;
+use command_table::{SandboxCommands, StartFailure, kill_status, read_replies};
+pub use entry::{EnteredCommand, EntryError, SandboxEntry};
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -47,7 +53,7 @@ struct Shared {
     /// Also used by the reader thread, through a copy.
     socket: UnixStream,
     writes: Mutex<()>,
-    commands: Arc<Mutex<CommandTable>>,
+    commands: Arc<Mutex<SandboxCommands>>,
     last_id: AtomicU64,
     /// Ends when the sandbox process has ended.
     reader: Mutex<Option<JoinHandle<()>>>,
@@ -59,8 +65,20 @@ struct Shared {
     /// The working folder of commands that name none.
     root: PathBuf,
     notices: Vec<String>,
+    path_rules: PathRules,
     lines: Vec<ExplainedLine>,
+    entry_rules: EntryRules,
+    /// The reader thread owns the group, because the group ends after the process.
+    group: Weak<ControlGroup>,
     _cache: Option<CacheFolder>,
+}
+
+/// What a process that enters the sandbox applies to itself, as the sandbox process did.
+#[derive(Debug)]
+struct EntryRules {
+    landlock: Option<LandlockRules>,
+    sockets: SocketRules,
+    limits: ResourceLimits,
 }
 
 /// Listeners inside the sandbox that Skein serves.
@@ -70,29 +88,6 @@ pub struct SandboxPorts {
     pub proxy: Option<TcpListener>,
     /// For addresses that are relayed to the host.
     pub relays: Vec<(SocketAddr, TcpListener)>,
-}
-
-/// Commands that are starting or running, by id.
-#[derive(Debug, Default)]
-struct CommandTable {
-    starting: HashMap<u64, mpsc::SyncSender<Result<Option<OwnedFd>, StartFailure>>>,
-    running: HashMap<u64, watch::Sender<CommandState>>,
-    has_ended: bool,
-}
-
-#[derive(Debug)]
-struct StartFailure {
-    part: StartPart,
-    errno: Option<i32>,
-    error: String,
-}
-
-/// The state of a command.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CommandState {
-    /// How often a signal has stopped the command.
-    pub pauses: u32,
-    pub ended: Option<ExitStatus>,
 }
 
 /// A command to run in a sandbox.
@@ -133,14 +128,17 @@ impl SandboxProcess {
 
     /// Starts a sandbox process on a machine with these layers.
     fn start_with(profile: &SandboxProfile, context: &SandboxContext, layers: &Layers) -> Result<Self, SandboxError> {
+        let namespaces_missing = !layers.namespaces.is_available();
         let lines = explain(profile, layers, protected_state(profile, context, layers));
         let unenforced: Vec<ExplainedLine> = lines.iter().filter(|line| line.is_unenforced()).cloned().collect();
         if profile.enforce == Enforcement::Required && !unenforced.is_empty() {
             return Err(SandboxError::Refused { lines: unenforced });
         }
-        let ExpandedProfile { mut plan, mut env, notices, cache } = expand(profile, context, layers)?;
+        let ExpandedProfile { mut plan, mut env, notices, path_rules, cache } = expand(profile, context, layers)?;
         let (socket, helper) = launch(&context.program)?;
-        let group = join_group(&mut plan, &helper);
+        let group = join_group(&mut plan, &helper).map(Arc::new);
+        let mut entry_rules =
+            EntryRules { landlock: plan.landlock.clone(), sockets: plan.sockets, limits: plan.limits };
         let (reply, descriptors) = set_up(&socket, plan)?;
         let (namespaces, proxy, relays) = match reply {
             Reply::Ready { namespaces, proxy, relays } => (namespaces, proxy, relays),
@@ -157,18 +155,22 @@ impl SandboxProcess {
             proxy: proxy.and_then(|_| descriptors.next()).map(TcpListener::from),
             relays: relays.into_iter().zip(descriptors.by_ref().map(TcpListener::from)).collect(),
         };
+        if let Some(rules) = entry_rules.landlock.as_mut().filter(|_| namespaces_missing) {
+            rules.connect_ports = Some(proxy.iter().map(SocketAddr::port).collect());
+        }
         // In the host's network, other processes reach the proxy too.
         let token = match proxy {
-            Some(_) if !layers.namespaces.is_available() => Some(random_token()?),
+            Some(_) if namespaces_missing => Some(random_token()?),
             Some(_) | None => None,
         };
         if let Some(address) = proxy {
             let variables = proxy_variables(address, token.as_deref());
             env.extend(variables.into_iter().map(|(name, value)| (name, Some(value))));
         }
-        let commands = Arc::new(Mutex::new(CommandTable::default()));
+        let commands = Arc::new(Mutex::new(SandboxCommands::default()));
         let reader = socket.try_clone().map_err(|source| SandboxError::Process { source })?;
         let table = Arc::clone(&commands);
+        let known_group = group.as_ref().map(Arc::downgrade).unwrap_or_default();
         let reader = std::thread::Builder::new()
             .name("sandbox-reader".to_owned())
             .spawn(move || {
@@ -189,7 +191,10 @@ impl SandboxProcess {
             proxy_token: token,
             root: context.roots.first().cloned().unwrap_or_else(|| PathBuf::from("/")),
             notices,
+            path_rules,
             lines,
+            entry_rules,
+            group: known_group,
             _cache: cache,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -230,6 +235,16 @@ impl SandboxProcess {
         &self.shared.notices
     }
 
+    /// Returns the folders that commands may write, and the scratch folder. `None`: all but protected and hidden paths.
+    pub fn writable_folders(&self) -> Option<&[PathBuf]> {
+        self.shared.path_rules.writable.as_deref()
+    }
+
+    /// Returns the paths in the error output of a command in `cwd` that the sandbox probably refused.
+    pub fn path_refusals(&self, errors: &str, cwd: &Path) -> Vec<PathRefusal> {
+        self.shared.path_rules.find(errors, cwd)
+    }
+
     /// Returns the layer that enforces each line of the profile.
     pub fn lines(&self) -> &[ExplainedLine] {
         &self.shared.lines
@@ -243,13 +258,7 @@ impl SandboxProcess {
     /// Starts a command. Returns when its program runs.
     pub fn spawn(&self, command: SandboxCommand) -> Result<SandboxChild, SpawnError> {
         let SandboxCommand { program, args, mut env, cwd, stdin, stdout, stderr, terminal } = command;
-        for (name, value) in &self.shared.env {
-            match value {
-                // The caller may name the proxy itself, with the command's id.
-                Some(value) => _ = env.entry(name.clone()).or_insert_with(|| value.clone()),
-                None => drop(env.remove(name)),
-            }
-        }
+        self.add_variables(&mut env);
         if let Some(address) = self.shared.proxy_address.filter(|_| is_java(&program)) {
             env.insert("JAVA_TOOL_OPTIONS".into(), java_options(address).into());
         }
@@ -282,6 +291,17 @@ impl SandboxProcess {
             }
             Ok(Err(failure)) => Err(spawn_error(failure, &program, &cwd)),
             Err(_) => Err(SpawnError::Ended { source: None }),
+        }
+    }
+
+    /// Adds the variables of the sandbox to those of a command.
+    fn add_variables(&self, env: &mut BTreeMap<OsString, OsString>) {
+        for (name, value) in &self.shared.env {
+            match value {
+                // The caller may name the proxy itself, with the command's id.
+                Some(value) => _ = env.entry(name.clone()).or_insert_with(|| value.clone()),
+                None => drop(env.remove(name)),
+            }
         }
     }
 
@@ -322,7 +342,7 @@ impl SandboxChild {
                 return Ok(status);
             }
             if self.state.changed().await.is_err() {
-                return Ok(self.state.borrow().ended.unwrap_or_else(killed));
+                return Ok(self.state.borrow().ended.unwrap_or_else(kill_status));
             }
         }
     }
@@ -331,7 +351,7 @@ impl SandboxChild {
     pub async fn changed(&mut self) -> CommandState {
         let current = *self.state.borrow_and_update();
         if current.ended.is_none() && self.state.changed().await.is_err() {
-            return CommandState { ended: Some(killed()), ..current };
+            return CommandState { ended: Some(kill_status()), ..current };
         }
         *self.state.borrow_and_update()
     }
@@ -388,58 +408,8 @@ impl LaunchedProcess for SandboxChild {
     }
 }
 
-/// Returns the exit status of a process that was killed with its sandbox.
-fn killed() -> ExitStatus {
-    ExitStatus::from_raw(libc::SIGKILL)
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Receives replies until the sandbox process ends.
-fn read_replies(socket: &UnixStream, commands: &Mutex<CommandTable>, mut helper: HelperProcess) {
-    while let Ok((reply, descriptors)) = wire::receive::<Reply>(socket) {
-        lock(commands).handle(reply, descriptors);
-    }
-    let mut commands = lock(commands);
-    commands.has_ended = true;
-    commands.starting.clear();
-    for (_, state) in commands.running.drain() {
-        state.send_modify(|state| state.ended = Some(killed()));
-    }
-    drop(commands);
-    helper.wait();
-}
-
-impl CommandTable {
-    fn handle(&mut self, reply: Reply, descriptors: Vec<OwnedFd>) {
-        match reply {
-            Reply::Started { id } => {
-                if let Some(started) = self.starting.remove(&id) {
-                    // The caller may have stopped waiting.
-                    drop(started.send(Ok(descriptors.into_iter().next())));
-                }
-            }
-            Reply::StartFailed { id, part, errno, error } => {
-                self.running.remove(&id);
-                if let Some(started) = self.starting.remove(&id) {
-                    drop(started.send(Err(StartFailure { part, errno, error })));
-                }
-            }
-            Reply::Paused { id } => {
-                if let Some(state) = self.running.get(&id) {
-                    state.send_modify(|state| state.pauses += 1);
-                }
-            }
-            Reply::Ended { id, status } => {
-                if let Some(state) = self.running.remove(&id) {
-                    state.send_modify(|state| state.ended = Some(ExitStatus::from_raw(status)));
-                }
-            }
-            Reply::Ready { .. } | Reply::Failed { .. } | Reply::Probed { .. } => {}
-        }
-    }
 }
 
 /// Puts the sandbox process into a control group if its memory is limited. Without one, each process limits its data

@@ -3,6 +3,7 @@
 //! It is the `skein` program, executed again and dispatched before anything else, so it has one thread. The outer
 //! process keeps the user's rights, has no descriptors and waits for the inner one, which is PID 1 of the sandbox.
 
+mod enter;
 mod identity;
 mod init;
 mod kernel;
@@ -30,6 +31,7 @@ use rustix::thread::UnshareFlags;
 use super::layers::Layer;
 use super::plan::{Isolation, ResourceLimits, SandboxPlan, TerminalSession};
 use super::wire::{self, Namespace, Reply, Request};
+pub use enter::{EntryEnd, EntryFailure, enter_sandbox};
 use identity::UserIds;
 pub(super) use kernel::landlock_version;
 
@@ -208,6 +210,10 @@ fn set_up(plan: &SandboxPlan, ids: UserIds) -> Result<ReadySandbox, SetupError> 
     }
     if let Isolation::Namespaces { .. } = plan.isolation {
         ids.enter_user_namespace().in_step(Layer::UserNamespace, || "create a second user namespace".to_owned())?;
+        if !ids.is_root() {
+            let inner = open_namespace(Namespace::InnerUser);
+            ready.namespaces.push(inner.in_step(Layer::UserNamespace, || "open the namespaces".to_owned())?);
+        }
     }
     if plan.isolation != Isolation::None || ids.is_root() {
         ids.drop_capabilities().in_step(Layer::UserNamespace, || "drop capabilities".to_owned())?;
@@ -231,18 +237,21 @@ fn set_up(plan: &SandboxPlan, ids: UserIds) -> Result<ReadySandbox, SetupError> 
 }
 
 fn open_namespaces() -> io::Result<Vec<(Namespace, OwnedFd)>> {
-    let all = [
-        (Namespace::User, "user"),
-        (Namespace::Mount, "mnt"),
-        (Namespace::Pid, "pid"),
-        (Namespace::Ipc, "ipc"),
-        (Namespace::Network, "net"),
-    ];
-    let open = |(kind, name): (Namespace, &str)| {
-        let file = rustix::fs::open(format!("/proc/self/ns/{name}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok((kind, file))
+    let all = [Namespace::User, Namespace::Mount, Namespace::Pid, Namespace::Ipc, Namespace::Network];
+    all.into_iter().map(open_namespace).collect()
+}
+
+/// Opens a namespace of this process.
+fn open_namespace(kind: Namespace) -> io::Result<(Namespace, OwnedFd)> {
+    let name = match kind {
+        Namespace::User | Namespace::InnerUser => "user",
+        Namespace::Mount => "mnt",
+        Namespace::Pid => "pid",
+        Namespace::Ipc => "ipc",
+        Namespace::Network => "net",
     };
-    all.into_iter().map(open).collect()
+    let path = format!("/proc/self/ns/{name}");
+    Ok((kind, rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
 }
 
 /// Sets limits that descendants inherit and cannot raise.

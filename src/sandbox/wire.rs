@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::layers::Layer;
 use super::os_text::OsText;
-use super::plan::SandboxPlan;
+use super::plan::{LandlockRules, ResourceLimits, SandboxPlan, SocketRules};
 
 /// Descriptors that one message can carry.
 const MAX_DESCRIPTORS: usize = 64;
@@ -74,6 +74,40 @@ pub(super) enum Reply {
     },
 }
 
+/// A message from Skein to a process that enters a sandbox.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum EntryRequest {
+    /// With the descriptors of the namespaces.
+    Enter(Box<EntryPlan>),
+    /// Skein knows about the process, so the command may run.
+    Run,
+}
+
+/// A message from a process that enters a sandbox.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum EntryReply {
+    /// The process is inside and has not run the command. With a descriptor of the process, if the kernel has them.
+    Entered,
+    Failed {
+        error: String,
+    },
+    /// The command has ended, and so has its process group.
+    Ended,
+}
+
+/// What a process does to enter a sandbox.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct EntryPlan {
+    /// The program that entered must be the one that planned it.
+    pub(super) version: String,
+    pub(super) namespaces: Vec<Namespace>,
+    pub(super) landlock: Option<LandlockRules>,
+    pub(super) sockets: SocketRules,
+    pub(super) limits: ResourceLimits,
+    pub(super) env: Vec<(OsText, OsText)>,
+    pub(super) cwd: OsText,
+}
+
 /// The part of a start that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum StartPart {
@@ -83,7 +117,10 @@ pub(super) enum StartPart {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Namespace {
+    /// Owns the other namespaces.
     User,
+    /// The user namespace of the commands, below the first. Root has only the first.
+    InnerUser,
     Mount,
     Pid,
     Ipc,

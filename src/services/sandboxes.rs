@@ -2,14 +2,19 @@
 //!
 //! Invariant: a sandbox ends with its session, and so do all processes inside.
 
+mod command_sandbox;
+
+use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::process::{Launch, Pipes, ProcessGroup, ProcessScope};
-use crate::sandbox::proxy::CommandNetwork;
 use crate::sandbox::{
-    CurrentGate, RunningSandbox, SandboxFolders, SandboxLauncher, SandboxRequest, SandboxStartError, SandboxedLaunch,
+    CurrentGate, InstructionStamps, ProtectedSnapshot, RunningSandbox, SandboxEntry, SandboxFolders, SandboxLauncher,
+    SandboxRequest, SandboxStartError, SandboxedLaunch,
 };
-use crate::tool::{CallSandbox, Notice, SessionContext};
+use crate::tool::{CallSandbox, Notice, SandboxView, SessionContext};
+pub(crate) use command_sandbox::CommandSandbox;
 
 /// A shell command to start in the sandbox of its call.
 pub(crate) struct SandboxedCommand<'a> {
@@ -20,27 +25,83 @@ pub(crate) struct SandboxedCommand<'a> {
     pub(crate) scope: &'a ProcessScope,
 }
 
+/// An offer to a process that the editor starts: it may enter a sandbox and run one command there.
+#[derive(Debug)]
+pub(crate) struct OfferedEntry {
+    pub(crate) entry: SandboxEntry,
+    /// The `skein` program, which enters the sandbox.
+    pub(crate) program: PathBuf,
+    pub(crate) sandbox: CommandSandbox,
+}
+
 /// The sandboxes of one session.
 #[derive(Debug, Default)]
 pub(crate) struct SessionSandboxes {
-    running: tokio::sync::Mutex<Vec<Arc<RunningSandbox>>>,
+    state: tokio::sync::Mutex<SandboxesState>,
+}
+
+#[derive(Debug, Default)]
+struct SandboxesState {
+    running: Vec<Arc<SessionSandbox>>,
+    /// The remarks that the user has seen.
+    sent: HashSet<String>,
+    /// The user knows that this machine lacks layers.
+    lack_sent: bool,
+}
+
+/// A running sandbox of a session.
+#[derive(Debug)]
+struct SessionSandbox {
+    running: Arc<RunningSandbox>,
+    view: SandboxView,
+    /// `None` if commands cannot create protected paths.
+    watch: Option<ProtectedWatch>,
+}
+
+/// What Skein compares after each command.
+#[derive(Debug)]
+struct ProtectedWatch {
+    /// The folders that commands may write, and git folders among them.
+    folders: Vec<PathBuf>,
+    /// The protected paths at the start, which mounts cover, and those that the user accepted later.
+    known: tokio::sync::Mutex<ProtectedSnapshot>,
+    /// Paths without consent are moved here.
+    quarantine: PathBuf,
 }
 
 impl SessionSandboxes {
-    /// Starts a command in the sandbox of its call. Returns also what the command reaches; `None` if the network is
-    /// off.
+    /// Starts a command in the sandbox of its call.
     pub(crate) async fn spawn(
         &self,
         launcher: &SandboxLauncher,
         sandbox: &CallSandbox,
         session: &SessionContext,
         command: SandboxedCommand<'_>,
-    ) -> Result<(ProcessGroup, Pipes, Option<CommandNetwork>), SandboxStartError> {
+    ) -> Result<(ProcessGroup, Pipes, CommandSandbox), SandboxStartError> {
         let SandboxedCommand { launch, line, scope } = command;
-        let running = self.ensure_running(launcher, sandbox, session).await?;
-        // The level and the rules of the latest call count.
-        running.gate().set(Arc::clone(&sandbox.gate));
-        running.spawn(SandboxedLaunch { launch, line, consented_hosts: &sandbox.consented_hosts, scope }).await
+        let started = self.ensure_running(launcher, sandbox, session).await?;
+        let stamps = started.stamps(session);
+        let launch = SandboxedLaunch { launch, line, consented_hosts: &sandbox.consented_hosts, scope };
+        let (group, pipes, network) = started.running.spawn(launch).await?;
+        Ok((group, pipes, CommandSandbox { sandbox: started, network, stamps }))
+    }
+
+    /// Offers an entry to the sandbox of a call, for a command that another program starts.
+    pub(crate) async fn offer_entry(
+        &self,
+        launcher: &SandboxLauncher,
+        sandbox: &CallSandbox,
+        session: &SessionContext,
+        command: SandboxedCommand<'_>,
+    ) -> Result<OfferedEntry, SandboxStartError> {
+        let SandboxedCommand { mut launch, line, .. } = command;
+        let started = self.ensure_running(launcher, sandbox, session).await?;
+        let stamps = started.stamps(session);
+        let network = started.running.begin_command(&mut launch, line, &sandbox.consented_hosts);
+        let cwd = launch.cwd.as_ref().unwrap_or(&session.cwd);
+        let entry = started.running.process().offer_entry(&launcher.sockets, launch.env, cwd)?;
+        let sandbox = CommandSandbox { sandbox: started, network, stamps };
+        Ok(OfferedEntry { entry, program: launcher.program.clone(), sandbox })
     }
 
     async fn ensure_running(
@@ -48,23 +109,77 @@ impl SessionSandboxes {
         launcher: &SandboxLauncher,
         sandbox: &CallSandbox,
         session: &SessionContext,
-    ) -> Result<Arc<RunningSandbox>, SandboxStartError> {
-        let mut running = self.running.lock().await;
-        running.retain(|sandbox| !sandbox.has_ended());
-        if let Some(known) = running.iter().find(|known| *known.profile() == sandbox.profile) {
-            return Ok(Arc::clone(known));
+    ) -> Result<Arc<SessionSandbox>, SandboxStartError> {
+        let mut state = self.state.lock().await;
+        state.running.retain(|sandbox| !sandbox.running.has_ended());
+        let known = state.running.iter().find(|known| known.fits(sandbox)).cloned();
+        let found = match known {
+            Some(known) => known,
+            None => {
+                let started = Arc::new(SessionSandbox::start(launcher, sandbox, session).await?);
+                state.report(&started.running, session);
+                state.running.push(Arc::clone(&started));
+                started
+            }
+        };
+        // The level and the rules of the latest call count.
+        found.running.gate().set(Arc::clone(&sandbox.gate));
+        Ok(found)
+    }
+}
+
+impl SessionSandbox {
+    async fn start(
+        launcher: &SandboxLauncher,
+        sandbox: &CallSandbox,
+        session: &SessionContext,
+    ) -> Result<Self, SandboxStartError> {
+        let mut folders = SandboxFolders::new(&session.roots, &session.scratch);
+        if sandbox.view == SandboxView::Roots {
+            folders = SandboxFolders { readable: folders.roots.clone(), scratch: None, ..folders };
         }
-        let is_first = running.is_empty();
         let request = SandboxRequest {
             profile: Arc::clone(&sandbox.profile),
-            folders: SandboxFolders::new(&session.roots, &session.scratch),
+            folders,
             gate: Arc::new(CurrentGate::new(Arc::clone(&sandbox.gate))),
         };
-        let started = RunningSandbox::start(launcher, request).await?;
-        if is_first {
-            started.notices().into_iter().for_each(|notice| session.notices.send(Notice::new(notice)));
+        let running = RunningSandbox::start(launcher, request).await?;
+        let watched = match running.process().writable_folders() {
+            Some([]) => None,
+            Some(folders) => Some(folders.to_vec()),
+            None => Some(session.roots.clone()),
+        };
+        let watch = watched.map(|folders| ProtectedWatch {
+            // Nothing has run since the mounts were made.
+            known: tokio::sync::Mutex::new(ProtectedSnapshot::take(&folders)),
+            folders,
+            quarantine: launcher.quarantine.clone(),
+        });
+        Ok(Self { running, view: sandbox.view, watch })
+    }
+
+    /// Returns whether the commands of a call run in this sandbox.
+    fn fits(&self, sandbox: &CallSandbox) -> bool {
+        *self.running.profile() == sandbox.profile && self.view == sandbox.view
+    }
+
+    /// Returns the versions of instructions before a command.
+    fn stamps(&self, session: &SessionContext) -> InstructionStamps {
+        self.watch.as_ref().map(|_| InstructionStamps::take(&session.roots)).unwrap_or_default()
+    }
+}
+
+impl SandboxesState {
+    /// Sends new remarks about a sandbox, and one notice per session about layers that this machine lacks.
+    fn report(&mut self, started: &RunningSandbox, session: &SessionContext) {
+        for notice in started.process().notices() {
+            if self.sent.insert(notice.clone()) {
+                session.notices.send(Notice::new(notice.clone()));
+            }
         }
-        running.push(Arc::clone(&started));
-        Ok(started)
+        if let Some(notice) = started.lack_notice().filter(|_| !self.lack_sent) {
+            self.lack_sent = true;
+            session.notices.send(Notice::new(notice));
+        }
     }
 }

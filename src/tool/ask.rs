@@ -92,6 +92,8 @@ pub struct ConsentSubject {
 pub enum ConsentTarget {
     /// This exact command line, in the background or not.
     Command { line: String, background: bool },
+    /// This exact command line without a sandbox.
+    Unsandboxed { line: String },
     /// Any call of the tool on this file, with links resolved.
     File { shown: String, real: PathBuf },
     /// Any call of the tool that reads from this host.
@@ -110,7 +112,10 @@ impl ConsentSubject {
     pub fn host(&self) -> Option<&str> {
         match &self.target {
             ConsentTarget::Host(host) => Some(host),
-            ConsentTarget::Command { .. } | ConsentTarget::File { .. } | ConsentTarget::Exactly(_) => None,
+            ConsentTarget::Command { .. }
+            | ConsentTarget::Unsandboxed { .. }
+            | ConsentTarget::File { .. }
+            | ConsentTarget::Exactly(_) => None,
         }
     }
 
@@ -119,6 +124,9 @@ impl ConsentSubject {
     pub fn of(tool: &str, arguments: &Map<String, Value>, builtin: bool, target: Option<&FileTarget>) -> Self {
         let text = |key: &str| arguments.get(key).and_then(Value::as_str).map(str::to_owned).filter(|_| builtin);
         let covered = match (text("command"), target) {
+            (Some(line), _) if arguments.get("unsandboxed").is_some_and(Value::is_string) => {
+                ConsentTarget::Unsandboxed { line }
+            }
             (Some(line), _) => {
                 ConsentTarget::Command { line, background: arguments.get("background") == Some(&Value::Bool(true)) }
             }
@@ -138,6 +146,7 @@ impl std::fmt::Display for ConsentSubject {
         match &self.target {
             ConsentTarget::Command { line, background: false } => write!(f, "`{}`", short(line)),
             ConsentTarget::Command { line, background: true } => write!(f, "`{}` in the background", short(line)),
+            ConsentTarget::Unsandboxed { line } => write!(f, "`{}` without a sandbox", short(line)),
             ConsentTarget::File { shown, .. } => {
                 let action = match self.tool.as_str() {
                     "developer__edit_file" => "edits of".to_owned(),

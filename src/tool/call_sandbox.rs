@@ -6,10 +6,20 @@ use crate::network::RemoteHost;
 use crate::sandbox::SandboxProfile;
 use crate::sandbox::proxy::HostGate;
 
+/// What a sandbox shows of the session's folders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxView {
+    /// What the profile shows.
+    Profile,
+    /// The session's roots, read-only, independent of the profile.
+    Roots,
+}
+
 /// The limits of the processes that a call starts. The broker sets it from the mode's sandbox profile.
 #[derive(Clone)]
 pub struct CallSandbox {
     pub profile: Arc<SandboxProfile>,
+    pub view: SandboxView,
     /// Decides about hosts that the profile leaves open.
     pub gate: Arc<dyn HostGate>,
     /// The hosts in a command line that the user consented to. They need no second question.

@@ -134,9 +134,10 @@ fn the_editor_opens_no_other_folders() {
     assert_eq!(asked, 0);
 }
 
-/// A client with terminals, each of which has said `said` and ended with 3; those that are not given back.
+/// A client with terminals, each of which has said `said` and ended with 3; those that are not given back. They run
+/// nothing, so nothing could enter a sandbox.
 fn terminals(sandbox: &Sandbox, said: &'static str) -> (Acp, Rc<RefCell<Vec<String>>>) {
-    let mut client = Acp::able(sandbox, &[], &json!({"terminal": true}));
+    let mut client = Acp::able(sandbox, &["--sandbox", "off"], &json!({"terminal": true}));
     let open: Rc<RefCell<Vec<String>>> = Rc::default();
     let (created, released) = (Rc::clone(&open), Rc::clone(&open));
     client.on("terminal/create", move |_| {

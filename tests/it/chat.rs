@@ -471,7 +471,8 @@ fn ctrl_c_cancels_a_turn_and_a_question_and_never_the_program() {
         }
         _ => says("Fine."),
     });
-    let terminal = talking(&sandbox, &model, SIZE, &["--approval", "ask"]);
+    // In a sandbox the command would write another process id.
+    let terminal = talking(&sandbox, &model, SIZE, &["--approval", "ask", "--sandbox", "off"]);
     terminal.press(&["C-c"]);
     terminal.shows("Ctrl-D or /quit leaves");
     terminal.enter("hang");

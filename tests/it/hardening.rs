@@ -60,7 +60,8 @@ impl Unprivileged {
 
     /// What a command of the shell tool prints.
     fn shell(&self, line: &str) -> String {
-        printed(&mut self.command(&["run", "-a", "coding", "-m", "backend", &format!("run {line}")]))
+        let flags = ["run", "-a", "coding", "-m", "backend", "--sandbox", "off"];
+        printed(&mut self.command(&[&flags[..], &[&format!("run {line}")]].concat()))
     }
 
     /// Skein as an MCP server in front of the service `echo`.
@@ -182,7 +183,8 @@ fn a_relative_home_is_refused() {
 fn children_cannot_read_the_memory_of_skein() {
     let place = Unprivileged::new();
     let line = "cat /proc/$PPID/environ; head -c 1 /proc/$PPID/mem; ls /proc/$PPID/fd; echo done";
-    let mut command = place.command(&["run", "-a", "coding", "-m", "backend", &format!("run {line}")]);
+    let flags = ["run", "-a", "coding", "-m", "backend", "--sandbox", "off"];
+    let mut command = place.command(&[&flags[..], &[&format!("run {line}")]].concat());
     let output = printed(command.env("SOME_API_KEY", "marked-key"));
     assert!(output.contains("done") && !output.contains("marked-key"), "{output}");
     assert_eq!(output.matches("Permission denied").count(), 3, "{output}");
@@ -275,7 +277,8 @@ fn what_left_its_group_ends_with_skein() {
 #[test]
 fn what_left_its_group_lives_as_long_as_the_session() {
     let place = Unprivileged::new();
-    let mut client = Acp::launch(&place.0, place.command(&["acp", "-a", "coding", "-m", "backend"]));
+    let mut client =
+        Acp::launch(&place.0, place.command(&["acp", "-a", "coding", "-m", "backend", "--sandbox", "off"]));
     client.introduce(&json!({}));
     let [first, second] = [(); 2].map(|()| client.session());
     let mut start = |session: &str, line: &str| {

@@ -11,6 +11,8 @@ mod acp_prompt;
 mod acp_replays;
 /// `skein acp`: sessions, and the servers a client brings.
 mod acp_sessions;
+/// `skein acp`: commands in terminals of the editor, inside their sandbox.
+mod acp_terminals;
 /// `skein acp`: lines, envelopes, greetings, ends.
 mod acp_wire;
 /// `skein acp` with real clients: the TypeScript SDK, the Python SDK, acpx.
@@ -140,6 +142,8 @@ mod security_doc;
 mod served_modes;
 /// docs/services.md against the services.
 mod services_doc;
+/// Shell commands of agents in their sandbox: levels, arguments, results, new protected paths.
+mod shell_sandbox;
 /// The pool: what is started, shared and stopped, and what a child process gets to see.
 mod services;
 /// `skein sessions`: what is listed, shown, exported, deleted and found.

@@ -3,6 +3,7 @@
 mod attacks;
 mod everyday;
 mod machines;
+mod places;
 mod survivors;
 
 use std::fs;

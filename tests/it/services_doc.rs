@@ -156,6 +156,9 @@ async fn the_page_on_services_is_what_they_say() {
          and `list_dir` read the disk. If the editor provides terminals, `shell` runs in one, except in the\n\
          background. If the editor fails, the tool works without it, unless unsaved text would be lost or a\n\
          command could run twice.\n\n\
+         **Sandbox.** Commands of `shell` run in the [sandbox](sandbox.md#shell-commands) of their mode. With\n\
+         `read_only: true` they change nothing and need no approval. With `unsandboxed` they run without a\n\
+         sandbox, after a question.\n\n\
          **Processes.** When a command of `shell` ends, its process group ends with it. A process that left\n\
          the group, with `setsid` or as a daemon, runs until the session ends. No command or service can\n\
          write a core file, or a file of more than 8 GiB.\n\n\

@@ -37,6 +37,8 @@ pub(super) struct AdmittedCall<'a> {
     pub(super) paths: CallPaths<'a>,
     /// The file that a built-in tool works on.
     pub(super) target: Option<FileTarget>,
+    /// The call's command runs in a sandbox that changes nothing, and this machine enforces it.
+    pub(super) confined: bool,
     /// The user was asked about exactly this call and agreed.
     pub(super) consented: bool,
 }
@@ -74,7 +76,7 @@ impl Binding {
             files::check(arguments, &tool.files, &paths)?;
         }
         let target = self.target(tool, arguments, &paths)?;
-        Ok(AdmittedCall { tool, service, paths, target, consented: false })
+        Ok(AdmittedCall { tool, service, paths, target, confined: false, consented: false })
     }
 
     /// Checks scope and arguments. Validates arguments of third-party tools on another thread, with a deadline.
@@ -94,7 +96,9 @@ impl Binding {
                     validate(validator, value).await.map_err(|failure| AdmissionError::from_failure(name, failure))?
                 }
             };
-            self.check_arguments(name, found, arguments, &complaints)
+            let mut admitted = self.check_arguments(name, found, arguments, &complaints)?;
+            admitted.confined = self.is_confined(found.0, arguments).await;
+            Ok(admitted)
         };
         tokio::select! {
             biased;
@@ -116,7 +120,9 @@ impl Binding {
             true => validator.validate_here(&value),
             false => validator.validate(value).map_err(|failure| AdmissionError::from_failure(name, failure))?,
         };
-        self.check_arguments(name, found, arguments, &complaints)
+        let mut admitted = self.check_arguments(name, found, arguments, &complaints)?;
+        admitted.confined = self.is_confined_here(found.0, arguments);
+        Ok(admitted)
     }
 
     /// Returns the protected paths that a call may write, each with the argument that names it.

@@ -94,11 +94,17 @@ impl Binding {
             GateDecision::Run(_) => {}
             GateDecision::Refuse(because) => return Ok(Err(refusal(name, &because.to_string()))),
             GateDecision::Ask(because) => {
+                // The request shows the hidden paths that consent opens.
+                let mut shown = arguments.clone();
+                let opened = self.paths_to_ask(tool, arguments);
+                if !opened.is_empty() {
+                    shown.insert("opens".to_owned(), opened.into());
+                }
                 let call = ProposedCall {
                     name,
                     title: tool.spec.title.as_deref(),
                     target: admitted.target.as_ref(),
-                    arguments,
+                    arguments: &shown,
                 };
                 if let Some(reason) = self.request_consent(call, subject, &because, context).await? {
                     return Ok(Err(refusal(name, &reason)));
@@ -204,7 +210,8 @@ impl Binding {
             | DecisionReason::Rules(_)
             | DecisionReason::Unsure(_)
             | DecisionReason::Host { .. }
-            | DecisionReason::UserNamed(_) => None,
+            | DecisionReason::UserNamed(_)
+            | DecisionReason::Unsandboxed { .. } => None,
         };
         if protected.is_none() && consents.about(&subject) == Some(true) {
             return Ok(None);

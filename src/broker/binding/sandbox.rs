@@ -4,25 +4,32 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::super::bound_tool::SandboxChoice;
 use super::super::named_hosts::hosts_in;
-use super::Binding;
+use super::{Binding, BoundTool};
+use crate::manifest::ApprovalLevel;
 use crate::network::remote_hosts_in_command;
-use crate::sandbox::SandboxProfile;
+use crate::permissions;
 use crate::sandbox::proxy::HostGate;
-use crate::tool::CallSandbox;
+use crate::sandbox::{ReadPath, SandboxLauncher, SandboxProfile};
+use crate::tool::{CallSandbox, SandboxView};
 
 /// The sandbox of a binding.
 pub(super) struct BoundSandbox {
     profile: Arc<SandboxProfile>,
+    /// For commands that change nothing.
+    reading: Arc<SandboxProfile>,
     gate: Arc<dyn HostGate>,
 }
 
 impl Binding {
-    /// Returns the sandbox of this mode, with the limits of all parents. `None` if the mode has no profile or the profile
-    /// is not applied.
+    /// Returns the sandbox of this mode, with the limits of all parents. `None` if the mode has no profile or the user
+    /// turned the sandbox off.
     pub(super) fn bind_sandbox(&self) -> Option<BoundSandbox> {
         let profile = self.sandbox_profile().filter(SandboxProfile::is_applied)?;
-        Some(BoundSandbox { profile: Arc::new(profile), gate: Arc::clone(&self.gate) as Arc<dyn HostGate> })
+        let reading = Arc::new(profile.for_reading());
+        let gate = Arc::clone(&self.gate) as Arc<dyn HostGate>;
+        Some(BoundSandbox { profile: Arc::new(profile), reading, gate })
     }
 
     /// Returns the effective profile of the commands of this mode, never wider than that of a parent.
@@ -35,12 +42,91 @@ impl Binding {
         })
     }
 
-    /// Returns the sandbox for one call. `consented`: the user agreed to exactly this call, and so to the hosts in its
-    /// command line.
-    pub(super) fn call_sandbox(&self, arguments: &Map<String, Value>, consented: bool) -> Option<CallSandbox> {
-        let BoundSandbox { profile, gate } = self.sandbox.as_ref()?;
+    /// Returns whether the call's command runs in a sandbox that changes nothing, and this machine enforces it.
+    pub(super) async fn is_confined(&self, tool: &BoundTool, arguments: &Map<String, Value>) -> bool {
+        let Some((launcher, profile)) = self.reading_sandbox(tool, arguments) else { return false };
+        // Probing takes some milliseconds once.
+        tokio::task::spawn_blocking(move || launcher.enforces_fully(&profile)).await.unwrap_or_default()
+    }
+
+    /// Like `is_confined`, but synchronous, for a preview of the decision.
+    pub(super) fn is_confined_here(&self, tool: &BoundTool, arguments: &Map<String, Value>) -> bool {
+        let sandbox = self.reading_sandbox(tool, arguments);
+        sandbox.is_some_and(|(launcher, profile)| launcher.enforces_fully(&profile))
+    }
+
+    /// Returns the sandbox of a call that chooses to change nothing.
+    fn reading_sandbox(
+        &self,
+        tool: &BoundTool,
+        arguments: &Map<String, Value>,
+    ) -> Option<(SandboxLauncher, Arc<SandboxProfile>)> {
+        let sandbox = self.sandbox.as_ref().filter(|_| tool.sandbox_choice(arguments) == SandboxChoice::ReadOnly)?;
+        Some((self.policy.sandboxes.clone()?, Arc::clone(&sandbox.reading)))
+    }
+
+    /// Returns the hidden paths that open for the programs of a call's command line, once the user agrees.
+    pub(super) fn paths_to_ask(&self, tool: &BoundTool, arguments: &Map<String, Value>) -> Vec<String> {
+        let Some(sandbox) = self.sandbox.as_ref().filter(|_| tool.sandbox_choice(arguments) == SandboxChoice::Mode)
+        else {
+            return Vec::new();
+        };
+        let programs = programs_of(arguments);
+        let asked = sandbox.profile.read.iter().filter(|entry| is_asked(entry, &programs));
+        asked.map(|entry| entry.path.clone()).collect()
+    }
+
+    /// Returns the profile in which the asked paths are open that the user agreed to. At `auto` nobody is asked, so only
+    /// those of the user's config open.
+    fn open_asked(
+        &self,
+        profile: &Arc<SandboxProfile>,
+        arguments: &Map<String, Value>,
+        consented: bool,
+    ) -> Arc<SandboxProfile> {
+        let programs = programs_of(arguments);
+        let by_user = |path: &str| self.approval() == ApprovalLevel::Auto && self.plan.user_reads(&self.mode, path);
+        let opens = |entry: &ReadPath| is_asked(entry, &programs) && (consented || by_user(&entry.path));
+        if !profile.read.iter().any(opens) {
+            return Arc::clone(profile);
+        }
+        let mut opened = (**profile).clone();
+        for entry in opened.read.iter_mut().filter(|entry| opens(entry)) {
+            entry.ask.clear();
+        }
+        Arc::new(opened)
+    }
+
+    /// Returns the sandbox for one call, which the checks have admitted. `consented`: the user agreed to exactly this
+    /// call, and so to the hosts in its command line.
+    pub(super) fn call_sandbox(
+        &self,
+        tool: &BoundTool,
+        arguments: &Map<String, Value>,
+        consented: bool,
+    ) -> Option<CallSandbox> {
+        let BoundSandbox { profile, reading, gate } = self.sandbox.as_ref()?;
+        let (profile, view) = match tool.sandbox_choice(arguments) {
+            SandboxChoice::Mode => (self.open_asked(profile, arguments, consented), SandboxView::Profile),
+            SandboxChoice::ReadOnly => (Arc::clone(reading), SandboxView::Roots),
+            SandboxChoice::Unsandboxed(_) => return None,
+        };
         let line = arguments.get("command").and_then(Value::as_str).filter(|_| consented).unwrap_or_default();
         let consented_hosts = hosts_in(line).chain(remote_hosts_in_command(line)).collect();
-        Some(CallSandbox { profile: Arc::clone(profile), gate: Arc::clone(gate), consented_hosts })
+        Some(CallSandbox { profile, view, gate: Arc::clone(gate), consented_hosts })
     }
+}
+
+/// Returns the programs of a call's command line, without their folders.
+fn programs_of(arguments: &Map<String, Value>) -> Vec<String> {
+    let line = arguments.get("command").and_then(Value::as_str).unwrap_or_default();
+    let first_word = |text: String| text.split_whitespace().next().map(str::to_owned);
+    let programs =
+        permissions::read(line).parts.iter().filter_map(|part| first_word(part.to_string())).collect::<Vec<_>>();
+    programs.iter().map(|program| program.rsplit('/').next().unwrap_or(program).to_owned()).collect()
+}
+
+/// Returns whether the path opens for one of these programs.
+fn is_asked(entry: &ReadPath, programs: &[String]) -> bool {
+    entry.ask.iter().any(|program| programs.contains(program))
 }

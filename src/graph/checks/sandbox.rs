@@ -9,8 +9,8 @@ use crate::manifest::{
     SourceFile, Transport,
 };
 use crate::sandbox::{
-    CacheAccess, Enforcement, FileAccess, HostEntry, HostEntryError, HostSettings, NetworkSettings, OtherHosts,
-    SandboxProfile, SandboxSettings, WritePath, is_below_root, is_relative, overlaps_hidden,
+    CacheAccess, FileAccess, HostEntry, HostEntryError, HostSettings, NetworkSettings, OtherHosts, SandboxProfile,
+    SandboxSettings, WritePath, is_below_root, is_relative, overlaps_hidden,
 };
 
 /// Reports the problems of all sandbox settings, and notes what a shell can write.
@@ -70,10 +70,6 @@ fn note_shell(id: &ModeId, mode: &ModeEntry, profile: Option<&SandboxProfile>, f
         Some(profile) if is_sandboxed(ProcessKind::Command, Some(profile)) => (
             format!("its shell {}", profile.writes()),
             "`sandbox` of the mode decides what its shell may do".to_owned(),
-        ),
-        Some(profile) if profile.enforce != Enforcement::Off => (
-            "its shell can still write files".to_owned(),
-            format!("with `--sandbox preferred` it {}; otherwise `approval` decides", profile.writes()),
         ),
         _ => ("its shell can still write files".to_owned(), "no sandbox applies: `approval` decides".to_owned()),
     };

@@ -68,8 +68,6 @@ impl ProfileSources<'_> {
             profile.enforce = Enforcement::Required;
         }
         profile.enforce = self.flag.unwrap_or(profile.enforce);
-        let by_project = self.project.iter().any(|settings| !settings.is_empty());
-        profile.is_stated = self.manifest.is_some() || by_user || self.flag.is_some() || by_project;
         Some(self.project.iter().fold(profile, |profile, settings| settings.tighten(&profile)))
     }
 }

@@ -27,7 +27,6 @@ impl SandboxProfile {
             devices: self.devices.iter().filter(|device| limit.devices.contains(device)).copied().collect(),
             limits: smaller_limits(&self.limits, &limit.limits),
             enforce: self.enforce.min(limit.enforce),
-            is_stated: self.is_stated || limit.is_stated,
         }
     }
 }

@@ -95,7 +95,6 @@ fn profile() -> impl Strategy<Value = SandboxProfile> {
             devices,
             limits: SandboxLimits { processes: processes.and_then(|count| count.try_into().ok()), memory, file_size },
             enforce,
-            is_stated: true,
         }
     })
 }

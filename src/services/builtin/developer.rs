@@ -23,6 +23,7 @@ mod progress;
 mod pump;
 mod read;
 mod report;
+mod sandbox_remarks;
 mod search;
 mod session_state;
 mod shell;
@@ -64,7 +65,7 @@ pub struct DeveloperOptions {
     pub reaper: Option<Reaper>,
     /// Environment of commands. The shell adds a few variables that silence programs.
     pub environment: BTreeMap<OsString, OsString>,
-    /// Starts the sandboxes of commands. `None`: a call with a sandbox is refused.
+    /// Starts the sandboxes of commands. `None`: a call whose sandbox is required is refused.
     pub sandbox: Option<SandboxLauncher>,
 }
 
@@ -124,7 +125,7 @@ impl Developer {
     ) -> ToolReply {
         let attended = CancellableCall::new(&context)?;
         let state = DeveloperState::of(&self.states, &attended.call.session);
-        attended.until_done(background::shell_output(&attended.call, &state.commands, &request)).await
+        attended.until_done(background::shell_output(&attended.call, &state.commands, &state.files, &request)).await
     }
 
     #[tool(
@@ -138,7 +139,7 @@ impl Developer {
     ) -> ToolReply {
         let attended = CancellableCall::new(&context)?;
         let state = DeveloperState::of(&self.states, &attended.call.session);
-        attended.until_done(background::shell_stop(&attended.call, &state.commands, &request)).await
+        attended.until_done(background::shell_stop(&attended.call, &state.commands, &state.files, &request)).await
     }
 
     #[tool(
@@ -260,6 +261,7 @@ impl Developer {
     instructions = "Find your way with list_dir, find_files and search; read a file before you change it.\n\
         Change files with edit_file: copy `before` exactly, with enough lines to be unique; undo_edit takes the last edit back.\n\
         Use shell for builds, tests and version control; give long-running commands `background: true` and read them with shell_output.\n\
+        Give shell commands that change nothing `read_only: true`; they need no approval.\n\
         For work of more than a few steps keep the plan current with update_plan."
 )]
 impl ServerHandler for Developer {}

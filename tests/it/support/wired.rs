@@ -293,12 +293,13 @@ impl Wired {
 
 /// Every living process that was started with this folder, however far down; zombies have no environment.
 pub(crate) fn processes_of(folder: &Path) -> Vec<u32> {
-    let mark = format!("TMPDIR={}", folder.display());
+    // A sandbox removes the first variable, and keeps the home.
+    let marks = ["TMPDIR", "HOME"].map(|name| format!("{name}={}", folder.display()));
     let entries = fs::read_dir("/proc").expect("a /proc").filter_map(Result::ok);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let marked = |pid: &u32| {
         let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        variables.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+        variables.split(|byte| *byte == 0).any(|variable| marks.iter().any(|mark| variable == mark.as_bytes()))
     };
     pids.filter(marked).collect()
 }

@@ -17,6 +17,8 @@ use crate::tool::{CallContext, StateEntries};
 
 use super::command::{BackgroundCommand, StartedCommand};
 use super::command_report::with_verdict;
+use super::files::Files;
+use super::sandbox_remarks::CommandChoice;
 use crate::services::builtin::answer::{ToolRefusal, ToolReply, with_data};
 
 const MAX_RUNNING: usize = 16;
@@ -190,10 +192,11 @@ pub(super) fn start(
     commands: &Commands,
     line: &str,
     started: StartedCommand,
+    choice: CommandChoice,
     limit: Option<Duration>,
 ) -> ToolReply {
-    let StartedCommand { group, pipes, network } = started;
-    let command = Arc::new(BackgroundCommand::new(line, &call.session.scratch, network));
+    let StartedCommand { group, pipes, sandbox } = started;
+    let command = Arc::new(BackgroundCommand::new(line, &call.session.scratch, sandbox, choice));
     let (id, stored) = {
         let mut table = commands.lock();
         (table.add(line, Arc::clone(&command))?, table.stored.clone())
@@ -214,7 +217,12 @@ pub(super) fn start(
     Ok(with_data(text, json!({"id": id})))
 }
 
-pub(super) async fn shell_output(call: &CallContext, commands: &Commands, request: &ShellOutput) -> ToolReply {
+pub(super) async fn shell_output(
+    call: &CallContext,
+    commands: &Commands,
+    files: &Files,
+    request: &ShellOutput,
+) -> ToolReply {
     let command = match commands.find(request.id)? {
         FoundCommand::Current(command) => command,
         FoundCommand::Earlier(command) => return command.report(request.id),
@@ -223,18 +231,23 @@ pub(super) async fn shell_output(call: &CallContext, commands: &Commands, reques
     tokio::select! {
         biased;
         () = call.cancel.cancelled() => Err(ToolRefusal::new("the call was cancelled; the command keeps running")),
-        () = command.settle(deadline) => command.report(request.id),
+        () = command.settle(deadline) => command.report(request.id, call, files).await,
     }
 }
 
-pub(super) async fn shell_stop(call: &CallContext, commands: &Commands, request: &ShellStop) -> ToolReply {
+pub(super) async fn shell_stop(
+    call: &CallContext,
+    commands: &Commands,
+    files: &Files,
+    request: &ShellStop,
+) -> ToolReply {
     let command = match commands.find(request.id)? {
         FoundCommand::Current(command) => command,
         FoundCommand::Earlier(command) => return command.report(request.id),
     };
     tokio::select! {
         biased;
-        () = command.stop() => command.report(request.id),
+        () = command.stop() => command.report(request.id, call, files).await,
         () = call.cancel.cancelled() => Err(ToolRefusal::new("the call was cancelled; the command is being ended")),
     }
 }

@@ -13,10 +13,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::process::{Pipes, ProcessGroup};
 use crate::sandbox::proxy::{CommandNetwork, HostRefusal};
+use crate::services::sandboxes::CommandSandbox;
+use crate::tool::CallContext;
 
-use super::command_report::{code, status_text, with_refusals, with_verdict};
+use super::command_report::{code, status_text, with_verdict};
+use super::files::Files;
 use super::output::{Capture, Keeps, Log};
 use super::pump::Pump;
+use super::sandbox_remarks::{CommandChoice, SandboxRemarks, path_sentences};
 use crate::services::builtin::answer::{ToolReply, with_data};
 
 /// Output is worth reading after a pause of this length.
@@ -31,8 +35,8 @@ const LINGER: Duration = Duration::from_millis(300);
 pub(super) struct StartedCommand {
     pub(super) group: ProcessGroup,
     pub(super) pipes: Pipes,
-    /// What the command reaches from a sandbox with a network.
-    pub(super) network: Option<CommandNetwork>,
+    /// `None` if the command runs without one.
+    pub(super) sandbox: Option<CommandSandbox>,
 }
 
 /// A background command, shared by its task and its readers.
@@ -46,6 +50,9 @@ pub(super) struct BackgroundCommand {
     stop: CancellationToken,
     started: Instant,
     refusals: Mutex<Refusals>,
+    /// `None` if the command runs without one. Its network is in `refusals`.
+    sandbox: Option<CommandSandbox>,
+    choice: CommandChoice,
 }
 
 /// What the sandbox refused to a command.
@@ -100,8 +107,9 @@ enum CommandEnd {
 }
 
 impl BackgroundCommand {
-    pub(super) fn new(line: &str, scratch: &Path, network: Option<CommandNetwork>) -> Self {
+    pub(super) fn new(line: &str, scratch: &Path, mut sandbox: Option<CommandSandbox>, choice: CommandChoice) -> Self {
         let started = Instant::now();
+        let network = sandbox.as_mut().and_then(|sandbox| sandbox.network.take());
         Self {
             line: line.to_owned(),
             output: Mutex::new(Capture::with_log(Log::new(scratch, Keeps::Everything))),
@@ -109,6 +117,8 @@ impl BackgroundCommand {
             stop: CancellationToken::new(),
             started,
             refusals: Mutex::new(Refusals { network, kept: Vec::new(), reported: 0 }),
+            sandbox,
+            choice,
         }
     }
 
@@ -199,14 +209,24 @@ impl BackgroundCommand {
         CommandVerdict { text, exit_code, running: end.is_none() }
     }
 
-    /// Returns the new output and the state of the command.
-    pub(super) fn report(&self, id: u32) -> ToolReply {
+    /// Returns the new output and the state of the command. After its end, also asks about new protected paths.
+    pub(super) async fn report(&self, id: u32, call: &CallContext, files: &Files) -> ToolReply {
+        let protected = match &self.sandbox {
+            Some(sandbox) if self.has_ended() => {
+                sandbox.check_protected(call, |path| files.lock().has_created(path)).await
+            }
+            Some(_) | None => Vec::new(),
+        };
         // The state is read before the output, so that output before the end is never missed.
         let verdict = self.verdict(id);
         let mut output = self.output();
         let log_path = output.log_path().map(|path| path.to_string_lossy().into_owned());
         let shown = output.take();
-        let refusals = self.refusals().take_new();
+        let mut refused = self.refusals().take_new();
+        if let Some(sandbox) = &self.sandbox {
+            refused.extend(path_sentences(sandbox, &shown.text, self.choice, call));
+        }
+        let remarks = SandboxRemarks { refused, protected };
         let mut data = json!({
             "id": id,
             "command": self.line,
@@ -216,11 +236,9 @@ impl BackgroundCommand {
             "truncated": shown.truncated,
             "log_path": log_path,
         });
-        if !refusals.is_empty() {
-            data["refused"] = json!(refusals);
-        }
         let text = if shown.text.is_empty() { "(no new output)".to_owned() } else { shown.text };
-        Ok(with_data(with_refusals(with_verdict(text, &verdict.text), &refusals), data))
+        let text = remarks.add_to(with_verdict(text, &verdict.text), &mut data);
+        Ok(with_data(text, data))
     }
 }
 

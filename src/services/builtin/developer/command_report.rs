@@ -9,6 +9,7 @@ use rmcp::model::CallToolResult;
 use serde_json::json;
 
 use super::output::Capture;
+use super::sandbox_remarks::SandboxRemarks;
 use crate::process::MAX_FILE_BYTES;
 use crate::services::builtin::answer::{error_with_data, with_data};
 
@@ -36,8 +37,8 @@ pub(super) struct CommandReport {
     pub(super) timed_out: bool,
     /// Standard output and standard error.
     pub(super) streams: [String; 2],
-    /// What the sandbox refused, one sentence each.
-    pub(super) refusals: Vec<String>,
+    /// What the sandbox refused and found, one sentence each.
+    pub(super) remarks: SandboxRemarks,
 }
 
 impl CommandReport {
@@ -52,10 +53,7 @@ impl CommandReport {
             "truncated": shown.truncated,
             "log_path": output.log_path().filter(|_| shown.truncated).map(Path::to_string_lossy),
         });
-        if !self.refusals.is_empty() {
-            data["refused"] = json!(self.refusals);
-        }
-        let text = with_refusals(with_verdict(shown.text, &self.verdict), &self.refusals);
+        let text = self.remarks.add_to(with_verdict(shown.text, &self.verdict), &mut data);
         if self.exit_code == Some(0) { with_data(text, data) } else { error_with_data(text, data) }
     }
 }
@@ -77,11 +75,6 @@ pub(super) fn with_verdict(mut output: String, verdict: &str) -> String {
         output.push('\n');
     }
     output + "[" + verdict + "]"
-}
-
-/// Returns the text followed by what the sandbox refused, one line each.
-pub(super) fn with_refusals(text: String, refusals: &[String]) -> String {
-    refusals.iter().fold(text, |text, refusal| format!("{text}\n[{refusal}]"))
 }
 
 pub(super) fn status_text(status: ExitStatus) -> String {

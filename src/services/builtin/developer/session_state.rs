@@ -21,7 +21,7 @@ pub(in super::super) struct DeveloperState {
     pub(super) processes: ProcessScope,
     /// The sandboxes in which commands run. Processes that leave a command's group run until the session ends.
     pub(super) sandboxes: SessionSandboxes,
-    /// Set once the session's editor did not confirm whether it started a command.
+    /// Set once the session's editor did not confirm a command, or could not let it enter its sandbox.
     pub(super) editor_silent: AtomicBool,
 }
 

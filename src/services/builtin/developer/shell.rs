@@ -15,17 +15,18 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::process::{Launch, Pipes, ProcessGroup, Reaper, Stdin};
-use crate::sandbox::proxy::HostRefusal;
-use crate::sandbox::{SandboxLauncher, SandboxStartError};
+use crate::sandbox::{Enforcement, SandboxLauncher, SandboxStartError};
 use crate::services::sandboxes::SandboxedCommand;
-use crate::tool::CallContext;
+use crate::tool::{CallContext, CallSandbox};
 
 use super::command::StartedCommand;
 use super::command_report::{CommandReport, MAX_TIMEOUT, SILENCED, code, status_text, timeout_text};
 use super::output::{Capture, Keeps, Log};
 use super::progress::LiveOutput;
 use super::pump::{Pump, Stream};
+use super::sandbox_remarks::{CommandChoice, SandboxRemarks};
 use super::session_state::DeveloperState;
+use super::terminal::TerminalRequest;
 use super::{DeveloperOptions, background, terminal};
 use crate::services::builtin::answer::{ToolRefusal, ToolReply};
 
@@ -45,6 +46,17 @@ pub(super) struct ShellCommand {
     /// Return an id at once
     #[serde(default)]
     background: bool,
+    /// Change nothing, no network; runs without asking
+    #[serde(default)]
+    read_only: bool,
+    /// Why it must run without the sandbox; asks the user
+    unsandboxed: Option<String>,
+}
+
+impl ShellCommand {
+    fn choice(&self) -> CommandChoice {
+        if self.read_only { CommandChoice::ReadOnly } else { CommandChoice::OfMode }
+    }
 }
 
 /// Settings with which commands are started.
@@ -66,23 +78,50 @@ impl Shell {
     /// Processes that leave the command's process group run until the session ends.
     async fn start(
         &self,
-        command: &str,
+        request: &ShellCommand,
         call: &CallContext,
         state: &DeveloperState,
     ) -> Result<StartedCommand, ToolRefusal> {
-        let launch = |program: &str| Launch {
-            program: program.into(),
-            args: vec!["-c".into(), command.into()],
-            env: self.environment.clone(),
-            cwd: Some(call.session.cwd.clone()),
-            stdin: Stdin::Closed,
-            launcher: None,
-        };
-        match self.spawn(launch("bash"), command, call, state).await {
-            Err(error) if error.is_not_found() => self.spawn(launch("sh"), command, call, state).await,
+        let line = &request.command;
+        match self.spawn(self.launch("bash", request, call), line, call, state).await {
+            Err(error) if error.is_not_found() => self.spawn(self.launch("sh", request, call), line, call, state).await,
             result => result,
         }
         .map_err(|error| ToolRefusal::new(format!("the shell could not be started: {error}")))
+    }
+
+    fn launch(&self, program: &str, request: &ShellCommand, call: &CallContext) -> Launch {
+        let mut env = self.environment.clone();
+        if request.read_only {
+            // `git status` refreshes the index if it can; here it cannot.
+            env.insert("GIT_OPTIONAL_LOCKS".into(), "0".into());
+        }
+        Launch {
+            program: program.into(),
+            args: vec!["-c".into(), (&request.command).into()],
+            env,
+            cwd: Some(call.session.cwd.clone()),
+            stdin: Stdin::Closed,
+            launcher: None,
+        }
+    }
+
+    /// Returns the sandbox of the call. `None` if its command runs without one. Fails if it must not.
+    fn sandbox_of<'a>(
+        &'a self,
+        call: &'a CallContext,
+    ) -> Result<Option<(&'a SandboxLauncher, &'a CallSandbox)>, SandboxStartError> {
+        match (call.sandbox(), &self.sandbox) {
+            (None, _) => Ok(None),
+            (Some(sandbox), Some(launcher)) => Ok(Some((launcher, sandbox))),
+            (Some(sandbox), None) if sandbox.profile.enforce == Enforcement::Required => {
+                Err(SandboxStartError::NoLauncher)
+            }
+            (Some(_), None) => {
+                tracing::warn!("this program cannot start a sandbox, so a command runs without one");
+                Ok(None)
+            }
+        }
     }
 
     async fn spawn(
@@ -92,14 +131,44 @@ impl Shell {
         call: &CallContext,
         state: &DeveloperState,
     ) -> Result<StartedCommand, SandboxStartError> {
-        let Some(sandbox) = call.sandbox() else {
+        let Some((launcher, sandbox)) = self.sandbox_of(call)? else {
             let (group, pipes) = ProcessGroup::spawn_in(&state.processes, &launch, self.reaper.as_ref())?;
-            return Ok(StartedCommand { group, pipes, network: None });
+            return Ok(StartedCommand { group, pipes, sandbox: None });
         };
-        let launcher = self.sandbox.as_ref().ok_or(SandboxStartError::NoLauncher)?;
-        let command = SandboxedCommand { launch, line, scope: &state.processes };
-        let (group, pipes, network) = state.sandboxes.spawn(launcher, sandbox, &call.session, command).await?;
-        Ok(StartedCommand { group, pipes, network })
+        let request = SandboxedCommand { launch, line, scope: &state.processes };
+        let (group, pipes, sandbox) = state.sandboxes.spawn(launcher, sandbox, &call.session, request).await?;
+        Ok(StartedCommand { group, pipes, sandbox: Some(sandbox) })
+    }
+}
+
+impl Shell {
+    /// Runs the command in the editor's terminal. `None` if it must run here.
+    async fn run_in_terminal(
+        &self,
+        command: &ShellCommand,
+        limit: Duration,
+        call: &CallContext,
+        state: &DeveloperState,
+    ) -> Result<Option<CallToolResult>, ToolRefusal> {
+        let line = command.command.as_str();
+        let Some(editor) = terminal::usable_editor(call, &state.editor_silent) else { return Ok(None) };
+        let entry = match self.sandbox_of(call) {
+            Ok(None) => None,
+            // Starting the command here reports the error.
+            Err(_) => return Ok(None),
+            Ok(Some((launcher, sandbox))) => {
+                let launch = self.launch("bash", command, call);
+                let request = SandboxedCommand { launch, line, scope: &state.processes };
+                match state.sandboxes.offer_entry(launcher, sandbox, &call.session, request).await {
+                    Ok(entry) => Some(entry),
+                    Err(error) => {
+                        tracing::warn!(%error, "a command runs without the editor's terminal");
+                        return Ok(None);
+                    }
+                }
+            }
+        };
+        terminal::run(call, editor, TerminalRequest { line, limit, entry, choice: command.choice() }, state).await
     }
 }
 
@@ -132,30 +201,42 @@ pub(super) async fn shell(
         )));
     }
     check(&request.command, &call.session.cwd)?;
+    match &request.unsandboxed {
+        Some(reason) if reason.trim().is_empty() => {
+            return Err(ToolRefusal::new("`unsandboxed` is the reason why the command cannot run in the sandbox"));
+        }
+        Some(_) if request.read_only => {
+            return Err(ToolRefusal::new("give either `read_only` or `unsandboxed`"));
+        }
+        Some(_) | None => {}
+    }
     let limit = request.timeout.map(Duration::from_secs);
     if request.background {
         background::check_room(&state.commands)?;
-        let started = shell.start(&request.command, call, state).await?;
-        return background::start(call, &state.commands, &request.command, started, limit);
+        let started = shell.start(request, call, state).await?;
+        return background::start(call, &state.commands, &request.command, started, request.choice(), limit);
     }
     let limit = limit.unwrap_or(Duration::from_secs(DEFAULT_TIMEOUT));
-    // The editor starts the processes of its terminals, so a sandboxed command runs here.
-    if call.sandbox().is_none()
-        && let Some(answer) = terminal::run(call, &state.editor_silent, &request.command, limit).await?
-    {
+    if let Some(answer) = shell.run_in_terminal(request, limit, call, state).await? {
         return Ok(answer);
     }
-    let StartedCommand { group, pipes, network } = shell.start(&request.command, call, state).await?;
+    let StartedCommand { group, pipes, sandbox } = shell.start(request, call, state).await?;
     let mut run = Run::new(group, pipes, &call.session.scratch);
-    let followed = match &network {
+    let followed = match sandbox.as_ref().and_then(|sandbox| sandbox.network.as_ref()) {
         // A question about a host does not use up the time of the command.
         Some(network) => network.limit(limit, run.follow(call)).await,
         None => timeout(limit, run.follow(call)).await.ok(),
     };
     let end = followed.unwrap_or_else(|| run.out_of_time());
     run.finish(&end).await;
-    let refusals = network.map(|network| network.refusals()).unwrap_or_default();
-    Ok(run.report(&end, limit, &refusals))
+    let remarks = match &sandbox {
+        Some(sandbox) => {
+            let errors = run.stderr.render().text;
+            SandboxRemarks::of_command(sandbox, &errors, request.choice(), call, &state.files).await
+        }
+        None => SandboxRemarks::default(),
+    };
+    Ok(run.report(&end, limit, remarks))
 }
 
 /// How a command ended.
@@ -253,7 +334,7 @@ impl Run {
         }
     }
 
-    fn report(&self, end: &ShellEnd, limit: Duration, refusals: &[HostRefusal]) -> CallToolResult {
+    fn report(&self, end: &ShellEnd, limit: Duration, remarks: SandboxRemarks) -> CallToolResult {
         let seconds = self.started.elapsed().as_secs_f32();
         let (verdict, exit_code) = match end {
             ShellEnd::Exited(status) => (format!("{} in {seconds:.1} s", status_text(*status)), code(*status)),
@@ -270,8 +351,7 @@ impl Run {
         };
         let timed_out = matches!(end, ShellEnd::TimedOut);
         let streams = [&self.stdout, &self.stderr].map(|stream| stream.render().text);
-        let refusals = refusals.iter().map(ToString::to_string).collect();
-        CommandReport { verdict, exit_code, timed_out, streams, refusals }.report(&self.both)
+        CommandReport { verdict, exit_code, timed_out, streams, remarks }.report(&self.both)
     }
 }
 

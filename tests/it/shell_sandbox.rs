@@ -1,0 +1,215 @@
+//! Shell commands of agents in the sandbox of their mode, through the program.
+
+use std::cell::RefCell;
+use std::io::Write as _;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use crate::support::acp::{Acp, selected, spoken};
+use crate::support::{Run, Sandbox, files_below};
+
+/// Runs one call of the shell in `coding/backend`.
+fn shell(sandbox: &Sandbox, flags: &[&str], arguments: &Value) -> Run {
+    let prompt = format!("/developer.shell {arguments}");
+    sandbox.skein(&[&["run", "-a", "coding", "-m", "backend"], flags, &[&prompt]].concat())
+}
+
+/// Returns whether this machine has all layers. Says so in one line otherwise.
+fn has_all_layers(sandbox: &Sandbox) -> bool {
+    let layers = &sandbox.skein(&["sandbox", "--explain", "--json"]).json()["layers"];
+    let all = ["namespaces", "landlock", "seccomp"].iter().all(|layer| layers[*layer] == "available");
+    if !all {
+        drop(writeln!(std::io::stderr(), "skipped: this machine has not all layers: {layers}"));
+    }
+    all
+}
+
+/// A client whose user answers every permission request with this option; the requests.
+fn client(sandbox: &Sandbox, args: &[&str], option: &'static str) -> (Acp, Rc<RefCell<Vec<Value>>>) {
+    let mut client = Acp::able(sandbox, args, &json!({}));
+    let requests: Rc<RefCell<Vec<Value>>> = Rc::default();
+    let asked = Rc::clone(&requests);
+    client.on("session/request_permission", move |params| {
+        asked.borrow_mut().push(params.clone());
+        Some(selected(option))
+    });
+    (client, requests)
+}
+
+#[test]
+fn a_default_profile_limits_commands() {
+    let sandbox = Sandbox::new();
+    if !has_all_layers(&sandbox) {
+        return;
+    }
+    sandbox.write("home/.ssh/id", "SECRET");
+    sandbox.write("project/.git/HEAD", "ref: refs/heads/main\n");
+    sandbox.write("project/.git/config", "[core]\n");
+    sandbox.write("project/.git/objects/x", "");
+    let secret = sandbox.path("home/.ssh/id");
+    let command =
+        format!("cat {}; echo x > .git/config; echo y > made; (exec 3<>/dev/tcp/127.0.0.1/1); id", secret.display());
+    let run = shell(&sandbox, &["--approval", "auto"], &json!({"command": command}));
+    assert_eq!(run.code, 0, "{}", run.whole());
+    assert!(!run.stdout.contains("SECRET"), "{}", run.whole());
+    assert_eq!(std::fs::read_to_string(sandbox.path("project/made")).unwrap(), "y\n");
+    assert_eq!(std::fs::read_to_string(sandbox.path("project/.git/config")).unwrap(), "[core]\n");
+    let off = shell(&sandbox, &["--approval", "auto", "--sandbox", "off"], &json!({"command": command}));
+    assert!(off.stdout.contains("SECRET"), "without a sandbox the attack works: {}", off.whole());
+}
+
+#[test]
+fn a_read_only_command_changes_nothing() {
+    let sandbox = Sandbox::new();
+    if !has_all_layers(&sandbox) {
+        return;
+    }
+    sandbox.write("project/a.txt", "content");
+    sandbox.write("home/notes", "SECRET");
+    let notes = sandbox.path("home/notes");
+    let command = format!("cat a.txt; cat {}; echo x > /tmp/scratch && cat /tmp/scratch; touch made", notes.display());
+    let call = json!({"command": command, "read_only": true});
+    for level in ["read-only", "ask", "smart"] {
+        let run = shell(&sandbox, &["--approval", level], &call);
+        assert!(run.stdout.contains("content") && run.stdout.contains('x'), "{level}: {}", run.whole());
+        assert!(!run.stdout.contains("SECRET"), "{level}: {}", run.whole());
+        assert!(run.stdout.contains("made; allowed without `read_only`"), "{level}: {}", run.whole());
+        assert!(!sandbox.path("project/made").exists(), "{level}");
+    }
+    let denied = shell(&sandbox, &["--approval", "ask", "--deny", "developer__shell: {command: \"cat *\"}"], &call);
+    assert!(!denied.stdout.contains("content"), "rules come first: {}", denied.whole());
+    assert_eq!(shell(&sandbox, &["--approval", "deny"], &call).code, 5);
+}
+
+#[test]
+fn read_only_asks_where_a_layer_is_missing() {
+    for layers in ["no-namespaces", "landlock=0"] {
+        let sandbox = Sandbox::new().with("SKEIN_TEST_SANDBOX_LAYERS", layers);
+        let call = json!({"command": "echo ran", "read_only": true});
+        assert_eq!(shell(&sandbox, &["--approval", "read-only"], &call).code, 5, "{layers}");
+        let (mut client, requests) = client(&sandbox, &["--approval", "ask"], "allow_once");
+        let session = client.session();
+        let (_, updates) = client.prompt(&session, &format!("/developer.shell {call}"));
+        assert!(spoken(&updates).contains("ran"), "{layers}: {}", spoken(&updates));
+        assert_eq!(requests.borrow().len(), 1, "{layers}");
+    }
+}
+
+#[test]
+fn unsandboxed_asks_at_every_level() {
+    for level in ["auto", "ask"] {
+        for (option, runs) in [("allow_once", true), ("reject_once", false)] {
+            let sandbox = Sandbox::new();
+            let (mut client, requests) = client(&sandbox, &["--approval", level], option);
+            let session = client.session();
+            let outside = sandbox.path("outside");
+            let call = json!({"command": format!("touch {}", outside.display()), "unsandboxed": "it writes outside"});
+            client.prompt(&session, &format!("/developer.shell {call}"));
+            let requests = requests.borrow();
+            assert_eq!(requests.len(), 1, "{level}");
+            let shown = requests[0].to_string();
+            assert!(shown.contains("it writes outside") && shown.contains("without a sandbox"), "{level}: {shown}");
+            assert_eq!(outside.exists(), runs, "{level} {option}");
+        }
+    }
+}
+
+#[test]
+fn a_rule_that_names_the_program_answers() {
+    let sandbox = Sandbox::new();
+    let outside = sandbox.path("outside");
+    let call = json!({"command": format!("touch {}", outside.display()), "unsandboxed": "it writes outside"});
+    for flags in [
+        &["--approval", "auto"][..],
+        &["--approval", "auto", "--allow", "developer__shell"],
+        &["--approval", "read-only", "--allow", "developer__shell: {command: \"touch *\"}"],
+    ] {
+        let run = shell(&sandbox, flags, &call);
+        assert_eq!(run.code, 5, "{flags:?}: {}", run.whole());
+        assert!(!outside.exists(), "{flags:?}");
+    }
+    let refused = shell(&sandbox, &["--approval", "auto"], &call).whole();
+    assert!(refused.contains("--allow 'developer__shell: {command: \"touch *\"}'"), "{refused}");
+    assert!(refused.contains("--sandbox off"), "{refused}");
+    for flags in
+        [&["--allow", "developer__shell: {command: \"touch *\"}"][..], &["--approval", "auto", "--sandbox", "off"]]
+    {
+        let run = shell(&sandbox, flags, &call);
+        assert!(outside.exists(), "{flags:?}: {}", run.whole());
+        std::fs::remove_file(&outside).unwrap();
+    }
+}
+
+#[test]
+fn a_refused_path_is_probable_and_names_a_config_line() {
+    let sandbox = Sandbox::new();
+    if !has_all_layers(&sandbox) {
+        return;
+    }
+    let run = shell(&sandbox, &["--approval", "auto"], &json!({"command": "touch /usr/local/skein-test; ls missing"}));
+    let said = "[probably refused by the sandbox: /usr/local/skein-test; allowed by `sandbox: {write: [\"/usr/local\"]}` \
+                in your config]";
+    assert!(run.stdout.contains(said), "{}", run.whole());
+    assert_eq!(run.stdout.matches("probably").count(), 1, "{}", run.whole());
+}
+
+#[test]
+fn a_new_protected_path_needs_consent() {
+    let command = json!({"command": "mkdir .vscode && echo 1 > .vscode/tasks.json; echo done"});
+    let sandbox = Sandbox::new();
+    let run = shell(&sandbox, &["--approval", "auto"], &command);
+    assert!(run.stdout.contains("the command created `.vscode`, a protected path"), "{}", run.whole());
+    assert!(!sandbox.path("project/.vscode").exists());
+    let kept: Vec<_> =
+        files_below(&sandbox.path("")).into_iter().filter(|path| path.ends_with(".vscode/tasks.json")).collect();
+    assert_eq!(kept.len(), 1, "it is in quarantine: {kept:?}");
+    for (option, stays) in [("allow_once", true), ("reject_once", false)] {
+        let sandbox = Sandbox::new();
+        let (mut client, requests) = client(&sandbox, &["--approval", "auto"], option);
+        let session = client.session();
+        client.prompt(&session, &format!("/developer.shell {command}"));
+        assert_eq!(sandbox.path("project/.vscode/tasks.json").exists(), stays, "{option}");
+        assert!(requests.borrow()[0].to_string().contains("`.vscode` is a protected path"), "{:?}", requests.borrow());
+        client.prompt(&session, "run echo again");
+        assert_eq!(requests.borrow().len(), 1, "{option}: a path is asked about once");
+    }
+}
+
+#[test]
+fn a_harmless_clone_passes_and_instructions_are_reported() {
+    let sandbox = Sandbox::new();
+    let config = "[core]\\n\\tbare = false\\n[remote \\\"origin\\\"]\\n\\turl = https://example.com/x\\n";
+    let command = format!(
+        "mkdir -p x/.git/objects x/.git/hooks && echo ref > x/.git/HEAD && printf \"{config}\" > x/.git/config; \
+         echo more >> AGENTS.md"
+    );
+    let run = shell(&sandbox, &["--approval", "auto"], &json!({"command": command}));
+    assert!(sandbox.path("project/x/.git/config").exists(), "{}", run.whole());
+    assert!(run.stdout.contains("[changed `AGENTS.md`: agents follow the instructions in it]"), "{}", run.whole());
+    // What passed once is looked at again: nothing covers it.
+    let sandbox = Sandbox::new();
+    let (mut client, requests) = client(&sandbox, &["--approval", "auto"], "reject_once");
+    let session = client.session();
+    client.prompt(&session, &format!("/developer.shell {}", json!({"command": command})));
+    assert_eq!(requests.borrow().len(), 0);
+    let worse = json!({"command": "printf '[core]\\nfsmonitor = ./run\\n' >> x/.git/config"});
+    client.prompt(&session, &format!("/developer.shell {worse}"));
+    assert_eq!(requests.borrow().len(), 1);
+    assert!(!sandbox.path("project/x/.git").exists());
+}
+
+#[test]
+fn missing_layers_are_told_once_per_session() {
+    let sandbox = Sandbox::new().with("SKEIN_TEST_SANDBOX_LAYERS", "no-namespaces");
+    let (mut client, _) = client(&sandbox, &["--approval", "auto"], "allow_once");
+    let session = client.session();
+    let mark = client.mark();
+    client.prompt(&session, "run echo one");
+    client.prompt(&session, "run echo two");
+    client.prompt(&session, &format!("/developer.shell {}", json!({"command": "echo three", "read_only": true})));
+    let notices = client.heard()[mark..].iter().filter(|message| message.to_string().contains("is incomplete"));
+    let notices: Vec<_> = notices.map(ToString::to_string).collect();
+    assert_eq!(notices.len(), 1, "{notices:#?}");
+    assert!(notices[0].contains("allow user namespaces"), "{}", notices[0]);
+}
