@@ -1,13 +1,16 @@
 //! Limits the processes of a session: sandbox profiles, their layers, the proxy to hosts, git access, and the lists of
 //! protected and hidden paths.
 
+mod accept;
 mod cgroup;
 mod command_env;
 mod consent;
 mod error;
 mod expand;
 mod explain;
+mod gate;
 pub mod git;
+mod inside_network;
 mod launcher;
 mod layer_probe;
 mod layers;
@@ -19,16 +22,19 @@ mod plan;
 mod profile;
 mod protected_git;
 pub mod proxy;
+mod request_table;
 mod running_sandbox;
 mod sandbox_process;
 mod setup;
 mod wire;
 
+pub use command_env::{CERTIFICATE_VARIABLES, is_java};
 pub use consent::ConsentRefusal;
 pub use error::{SandboxError, SpawnError};
 pub use expand::{ExpandError, SandboxContext, protected_paths};
 pub use explain::{ExplainedLine, LineEnforcement, ProtectedState, explain, explain_text, layer_help};
-pub use launcher::{SandboxFolders, SandboxLauncher};
+pub use gate::SandboxGate;
+pub use launcher::{HostResources, SandboxFolders, SandboxLauncher};
 pub use layer_probe::{SANDBOX_PROCESS_ARGUMENT, probe_layers};
 pub use layers::{Layer, LayerRestriction, LayerState, Layers};
 pub use new_protected::{InstructionStamps, ProtectedSnapshot, quarantine};
@@ -41,11 +47,12 @@ pub use profile::{
     SandboxDevice, SandboxLimits, SandboxProfile, SandboxSettings, StatedEnforcement, WritePath, is_below_root,
     is_relative, overlaps_hidden,
 };
+pub use request_table::CommandState;
 pub use running_sandbox::{
     CurrentGate, RunningSandbox, SandboxRequest, SandboxSpec, SandboxStartError, SandboxedLaunch,
 };
 pub use sandbox_process::{
-    CommandState, EnteredCommand, EntryError, SandboxChild, SandboxCommand, SandboxEntry, SandboxPorts, SandboxProcess,
+    EnteredCommand, EntryError, SandboxChild, SandboxCommand, SandboxEntry, SandboxPorts, SandboxProcess,
 };
 pub use setup::{EntryEnd, EntryFailure, enter_sandbox, run_sandbox_process};
 pub use wire::{Namespace, TerminalUse};

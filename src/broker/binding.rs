@@ -1,6 +1,7 @@
 //! Holds the frozen tools and services of one session in one mode. Listing and calling use the same predicate.
 
 mod admission;
+mod credential_gate;
 pub(super) mod host_gate;
 mod permit;
 mod redirect;

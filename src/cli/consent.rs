@@ -215,11 +215,13 @@ fn answer(question: &PermissionRequest, keyboard: &Keyboard, given_up: &AtomicBo
     let yellow = AnsiColor::Yellow.on_default().bold();
     clear_line();
     let by = question.by.as_ref().map(|by| format!("{}: ", display_line(by))).unwrap_or_default();
-    let wants = match question.always.host() {
-        Some(host) => format!("fetch from {BOLD}{}{BOLD:#}", display_line(host)),
-        None => "run".to_owned(),
+    let tool = format!("{BOLD}{}{BOLD:#}", display_line(&question.tool));
+    let wish = match (question.sandbox_title(), question.always.host()) {
+        (Some(title), _) => format!("the sandbox asks: {BOLD}{}{BOLD:#}", display_line(title)),
+        (None, Some(host)) => format!("{tool} wants to fetch from {BOLD}{}{BOLD:#}:", display_line(host)),
+        (None, None) => format!("{tool} wants to run:"),
     };
-    writeln!(stderr, "{yellow}?{yellow:#} {by}{BOLD}{}{BOLD:#} wants to {wants}:", display_line(&question.tool))?;
+    writeln!(stderr, "{yellow}?{yellow:#} {by}{wish}")?;
     let few = if folded { MAX_LINES - 1 } else { lines.len() };
     lines[..few].iter().try_for_each(|line| writeln!(stderr, "{line}"))?;
     if folded {

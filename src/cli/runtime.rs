@@ -129,6 +129,7 @@ fn sandbox_launcher(folders: &Folders) -> Result<SandboxLauncher, CommandError> 
         sockets: sockets(folders),
         quarantine: folders.state.join("quarantine"),
         restriction: sandbox::test_settings()?.0,
+        host: sandbox::host_resources(folders),
     })
 }
 

@@ -23,12 +23,13 @@ use super::{Global, workspace};
 use crate::process::minimal_environment;
 use crate::project::ModeRequest;
 use crate::sandbox::{
-    CacheAccess, Enforcement, FileAccess, GitAccess, LayerRestriction, NetworkAccess, OtherHosts, PortAccess,
-    ProtectedState, SandboxChild, SandboxCommand, SandboxContext, SandboxError, SandboxLimits, SandboxProcess,
-    SandboxProfile, SpawnError, TerminalSession, TerminalUse, WritePath, explain, explain_text, probe_layers,
-    protected_paths,
+    CERTIFICATE_VARIABLES, CacheAccess, Enforcement, FileAccess, GitAccess, LayerRestriction, NetworkAccess,
+    OtherHosts, PortAccess, ProtectedState, SandboxChild, SandboxCommand, SandboxContext, SandboxError, SandboxLimits,
+    SandboxProcess, SandboxProfile, SpawnError, TerminalSession, TerminalUse, WritePath, explain, explain_text,
+    probe_layers, protected_paths,
 };
 use network::CommandProxy;
+pub(super) use network::host_resources;
 
 /// Exit codes as those of `env` and `timeout`.
 const CANNOT_SET_UP: u8 = 125;
@@ -37,22 +38,8 @@ const NOT_FOUND: u8 = 127;
 const SIGNALLED: i32 = 128;
 const DEFAULT_PROCESSES: u32 = 4096;
 
-/// Variables that commands get in addition to the usual ones: the terminal and certificates.
-const VARIABLES: [&str; 13] = [
-    "TERM",
-    "COLORTERM",
-    "NO_COLOR",
-    "CLICOLOR",
-    "FORCE_COLOR",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "NODE_EXTRA_CA_CERTS",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "GIT_SSL_CAINFO",
-    "PIP_CERT",
-    "CARGO_HTTP_CAINFO",
-];
+/// Variables of the terminal, which commands get in addition to the usual ones.
+const TERMINAL_VARIABLES: [&str; 5] = ["TERM", "COLORTERM", "NO_COLOR", "CLICOLOR", "FORCE_COLOR"];
 
 #[derive(Debug, Args)]
 pub(super) struct SandboxArgs {
@@ -247,6 +234,9 @@ fn start(
     let Some((program, rest)) = args.command.split_first() else {
         return Err(CommandError::usage("no command to run", "write it after `--`").into());
     };
+    // There is no session whose user could be asked.
+    profile.git = GitAccess::Off;
+    profile.ports = PortAccess::Off;
     let process = SandboxProcess::start(&profile, &context, &restriction)?;
     for notice in process.notices() {
         output.note(notice);
@@ -314,7 +304,8 @@ fn context(folders: &Folders) -> Result<SandboxContext, SandboxFailure> {
 
 fn environment(folders: &Folders) -> BTreeMap<OsString, OsString> {
     let mut variables = minimal_environment(folders.environment());
-    variables.extend(VARIABLES.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?))));
+    let names = TERMINAL_VARIABLES.iter().chain(&CERTIFICATE_VARIABLES);
+    variables.extend(names.filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?))));
     variables
 }
 

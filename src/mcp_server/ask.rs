@@ -274,6 +274,9 @@ fn question_text(question: &PermissionRequest) -> String {
         Some(protected) => format!("{protected}."),
         None => format!("An answer for the session or the project covers {always}."),
     };
+    if let Some(title) = question.sandbox_title() {
+        return format!("The sandbox asks: {title}\n{shown}{more}\n{covers}");
+    }
     format!("{who} wants to call {tool}{title}{target}{host}:\n{shown}{more}\n{covers}")
 }
 

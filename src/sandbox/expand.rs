@@ -23,7 +23,7 @@ use super::plan::{
     BaseAccess, FileBase, InternetSockets, Isolation, KeptName, LandlockRules, MountSource, PlannedMount, ProcMount,
     ResourceLimits, SandboxPlan, SocketRules, TerminalSession,
 };
-use super::profile::{FileAccess, OtherHosts, SandboxDevice, SandboxProfile};
+use super::profile::{FileAccess, GitAccess, OtherHosts, SandboxDevice, SandboxProfile};
 pub(super) use caches::CacheFolder;
 use caches::CacheMounts;
 pub use protected_paths::protected_paths;
@@ -106,6 +106,8 @@ pub(super) fn expand(
         sockets: socket_rules(has_namespaces, has_proxy),
         proxy: has_proxy,
         relays: if has_namespaces { relays } else { Vec::new() },
+        // Without namespaces, seccomp refuses Unix sockets.
+        git: has_namespaces && profile.git == GitAccess::Ask,
         limits: ResourceLimits {
             // The kernel counts per user namespace; without one, it would count all processes of the user.
             processes: profile.limits.processes.filter(|_| has_namespaces),
@@ -319,6 +321,9 @@ fn exceptions(
     }
     let state = writable.state.iter().filter(|path| is_below_hidden(path));
     mounts.extend(state.map(|path| path_mount(path, BaseAccess::Writable)));
+    if profile.git == GitAccess::Ask {
+        mounts.extend(credentials::public_keys(context).iter().map(|path| read_only(path)));
+    }
     mounts.extend(caches.plain.iter().map(|path| path_mount(path, BaseAccess::Writable)));
     let scratch = context.scratch.as_ref().and_then(|path| path.canonicalize().ok());
     mounts.extend(scratch.map(|path| path_mount(&path, BaseAccess::Writable)));

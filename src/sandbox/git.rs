@@ -12,6 +12,7 @@ mod clients;
 mod variables;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tracing::debug;
 
 use crate::sandbox::ConsentRefusal;
+use crate::sandbox::accept::serve_clients;
 use crate::task::TaskScope;
 pub use agent::SignPurpose;
 pub use clients::{GIT_CREDENTIAL_ARGUMENT, PROXY_CONNECT_ARGUMENT, run_inside};
@@ -44,6 +46,8 @@ pub struct GitRequest {
     pub credential: GitCredential,
     /// What is known of the use from the running command line.
     pub context: GitContext,
+    /// The command line of the last command that started.
+    pub command: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +75,22 @@ impl std::fmt::Display for GitRequest {
                 write!(f, "{purpose} with the ssh key `{}`", key.escape_debug())
             }
         }
+    }
+}
+
+/// The listeners of [`GitSockets`], from inside a sandbox.
+#[derive(Debug)]
+pub struct GitListeners {
+    pub credentials: std::os::unix::net::UnixListener,
+    pub agent: std::os::unix::net::UnixListener,
+}
+
+impl GitListeners {
+    /// Takes two descriptors. `None` if there are fewer.
+    pub(super) fn take(descriptors: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
+        let credentials = descriptors.next()?.into();
+        let agent = descriptors.next()?.into();
+        Some(Self { credentials, agent })
     }
 }
 
@@ -129,14 +149,30 @@ impl GitServer {
         line.clone_into(&mut self.inner.command.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     }
 
+    /// Serves both sockets of a sandbox. Needs the context of a runtime. Fails if a listener cannot be used.
+    pub fn serve(&self, listeners: GitListeners) -> io::Result<()> {
+        let GitListeners { credentials, agent } = listeners;
+        for listener in [&credentials, &agent] {
+            listener.set_nonblocking(true)?;
+        }
+        self.serve_credentials(UnixListener::from_std(credentials)?);
+        self.serve_agent(UnixListener::from_std(agent)?);
+        Ok(())
+    }
+
     /// Serves the credential helper inside the sandbox.
-    pub fn serve_credentials(&self, listener: UnixListener) {
+    fn serve_credentials(&self, listener: UnixListener) {
         self.accept(listener, |inner, stream| async move { credential::serve(&inner, stream).await });
     }
 
     /// Serves the protocol of an ssh-agent.
-    pub fn serve_agent(&self, listener: UnixListener) {
+    fn serve_agent(&self, listener: UnixListener) {
         self.accept(listener, |inner, stream| async move { agent::serve(&inner, stream).await });
+    }
+
+    /// Ends all connections and questions without waiting.
+    pub fn cancel(&self) {
+        self.tasks.cancel();
     }
 
     /// Ends all connections and questions.
@@ -149,28 +185,14 @@ impl GitServer {
         F: Fn(Arc<GitServerInner>, UnixStream) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = io::Result<()>> + Send + 'static,
     {
-        let (inner, tasks) = (Arc::clone(&self.inner), self.tasks.clone());
-        let clients = Arc::new(Semaphore::new(MAX_CLIENTS));
-        self.tasks.spawn(async move {
-            loop {
-                let accepted = tokio::select! {
-                    biased;
-                    () = tasks.cancelled().cancelled() => return,
-                    accepted = listener.accept() => accepted,
-                };
-                let Ok((stream, _)) = accepted else {
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-                    continue;
-                };
-                let Ok(permit) = Arc::clone(&clients).try_acquire_owned() else { continue };
-                let client = serve(Arc::clone(&inner), stream);
-                let cancelled = tasks.cancelled().clone();
-                tasks.spawn(async move {
-                    if let Some(Err(error)) = cancelled.run_until_cancelled(client).await {
-                        debug!(%error, "client of git credentials ended");
-                    }
-                    drop(permit);
-                });
+        let inner = Arc::clone(&self.inner);
+        let limit = Arc::new(Semaphore::new(MAX_CLIENTS));
+        serve_clients(&self.tasks, listener, limit, move |stream| {
+            let client = serve(Arc::clone(&inner), stream);
+            async move {
+                if let Err(error) = client.await {
+                    debug!(%error, "client of git credentials ended");
+                }
             }
         });
     }
@@ -181,7 +203,8 @@ impl GitServerInner {
     async fn ask(&self, credential: GitCredential) -> Result<(), ConsentRefusal> {
         let _turn = self.turn.lock().await;
         let line = self.command.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        self.gate.ask(GitRequest { credential, context: GitContext::of_command(&line) }).await
+        let context = GitContext::of_command(&line);
+        self.gate.ask(GitRequest { credential, context, command: line }).await
     }
 }
 

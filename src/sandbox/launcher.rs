@@ -1,5 +1,7 @@
 //! Starts the sandboxes of sessions, services and external agents with the folders of this user.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +13,7 @@ use super::layers::LayerRestriction;
 use super::paths::HiddenPaths;
 use super::plan::TerminalSession;
 use super::profile::SandboxProfile;
+use super::proxy::{CompanyProxy, CompanyProxyError};
 use super::sandbox_process::SandboxProcess;
 
 /// What all sandboxes of a Skein process have in common.
@@ -29,6 +32,25 @@ pub struct SandboxLauncher {
     /// New protected paths without consent are moved here.
     pub quarantine: PathBuf,
     pub restriction: LayerRestriction,
+    pub host: HostResources,
+}
+
+/// What Skein uses outside for the processes of a sandbox.
+#[derive(Clone)]
+pub struct HostResources {
+    /// The proxy of Skein's own environment. An error matters only to a sandbox with a network.
+    pub company: Result<CompanyProxy, CompanyProxyError>,
+    /// The socket of the user's ssh-agent.
+    pub ssh_agent: Option<PathBuf>,
+    /// The user's environment, for the user's credential helper and for the names of certificates.
+    pub environment: BTreeMap<OsString, OsString>,
+}
+
+/// The environment and the proxy's address may contain secrets.
+impl std::fmt::Debug for HostResources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostResources").field("ssh_agent", &self.ssh_agent).finish_non_exhaustive()
+    }
 }
 
 /// The folders of one sandbox.

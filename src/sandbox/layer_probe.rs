@@ -70,6 +70,8 @@ pub fn probe_layers(program: &Path, scratch: &Path) -> Result<&'static Layers, S
             | Reply::Started { .. }
             | Reply::StartFailed { .. }
             | Reply::Paused { .. }
+            | Reply::Opened { .. }
+            | Reply::OpenFailed { .. }
             | Reply::Ended { .. } => Err(broken("an unexpected answer")),
         }
     };

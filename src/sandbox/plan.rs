@@ -21,6 +21,8 @@ pub(super) struct SandboxPlan {
     pub(super) proxy: bool,
     /// Further addresses on which the process listens.
     pub(super) relays: Vec<SocketAddr>,
+    /// The process listens on the sockets of git.
+    pub(super) git: bool,
     pub(super) limits: ResourceLimits,
     pub(super) session: TerminalSession,
 }

@@ -31,10 +31,11 @@ use tokio::sync::Semaphore;
 use tracing::debug;
 
 use crate::network::{Network, RemoteHost};
+use crate::sandbox::accept::serve_clients;
 use crate::task::TaskScope;
 use commands::ProxyCommands;
 pub(super) use commands::limit_work;
-pub use commands::{CommandId, CommandNetwork};
+pub use commands::{CommandId, CommandNetwork, CommandPause};
 pub use company::{CompanyProxy, CompanyProxyError, ProxyVariables};
 pub use gate::{HostAnswer, HostGate, HostQuestion, HostRecord, HostRefusal, HostRuling, RefusalReason};
 pub use inspect::NameMismatch;
@@ -43,14 +44,12 @@ pub use policy::{AddressReach, HostPolicy};
 pub use ports::{InsideNetwork, PortError, PortForwards, PortGate, listening_ports};
 use tunnel::{ClientFilter, TunnelEnd};
 use upstream::{Upstream, UpstreamError};
-pub use variables::{java_options, proxy_variables};
+pub use variables::{java_options, proxy_credentials, proxy_variables};
 
 /// How long a connection waits for the user's answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum number of connections at a time.
 const MAX_CONNECTIONS: usize = 512;
-/// Pause after `accept` fails, for example without free descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The parts of a proxy.
 pub struct ProxyParts {
@@ -119,6 +118,11 @@ impl Proxy {
         self.inner.commands.begin(line.into(), consented)
     }
 
+    /// Stops the time limits of all running commands until the result is dropped, because the user is asked.
+    pub fn pause_commands(&self) -> CommandPause {
+        self.inner.commands.pause(None)
+    }
+
     /// Ends all connections and questions without waiting.
     pub fn cancel(&self) {
         self.tasks.cancel();
@@ -137,34 +141,9 @@ impl Proxy {
     {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
-        let (inner, tasks) = (Arc::clone(&self.inner), self.tasks.clone());
-        self.tasks.spawn(async move {
-            loop {
-                let accepted = tokio::select! {
-                    biased;
-                    () = tasks.cancelled().cancelled() => return,
-                    accepted = listener.accept() => accepted,
-                };
-                let stream = match accepted {
-                    Ok((stream, _)) => stream,
-                    Err(error) => {
-                        debug!(%error, "proxy accept failed");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                        continue;
-                    }
-                };
-                let Ok(permit) = Arc::clone(&inner.connections).try_acquire_owned() else {
-                    drop(stream);
-                    continue;
-                };
-                let connection = serve(Arc::clone(&inner), stream);
-                let cancelled = tasks.cancelled().clone();
-                tasks.spawn(async move {
-                    cancelled.run_until_cancelled(connection).await;
-                    drop(permit);
-                });
-            }
-        });
+        let inner = Arc::clone(&self.inner);
+        let limit = Arc::clone(&self.inner.connections);
+        serve_clients(&self.tasks, listener, limit, move |stream| serve(Arc::clone(&inner), stream));
         Ok(())
     }
 }

@@ -1,10 +1,12 @@
-//! A running sandbox: its process, its proxy, and the gate that decides about hosts. The commands of a session share one;
-//! each process of a service or external agent has its own.
+//! A running sandbox: its process, its proxy, its access to git, and the gate that decides about them. The commands of a
+//! session share one; each process of a service or external agent has its own.
 //!
 //! Invariant: when the last holder drops the sandbox, all processes inside end.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,13 +17,17 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::sync::watch;
 
+use super::command_env::{CERTIFICATE_VARIABLES, is_java};
+use super::consent::ConsentRefusal;
 use super::error::SandboxError;
 use super::explain::{LineEnforcement, layer_help};
-use super::launcher::{SandboxFolders, SandboxLauncher};
+use super::gate::SandboxGate;
+use super::git::{GitGate, GitListeners, GitRequest, GitServer, GitServerParts, GitSockets, git_variables};
+use super::launcher::{HostResources, SandboxFolders, SandboxLauncher};
 use super::profile::SandboxProfile;
 use super::proxy::{
-    CommandNetwork, CompanyProxy, HostAnswer, HostGate, HostPolicy, HostQuestion, HostRecord, HostRuling, Proxy,
-    ProxyParts, limit_work, proxy_variables,
+    CommandNetwork, CompanyProxyError, HostAnswer, HostGate, HostPolicy, HostQuestion, HostRecord, HostRuling,
+    PortGate, Proxy, ProxyParts, java_options, limit_work, proxy_credentials, proxy_variables,
 };
 use super::sandbox_process::SandboxProcess;
 use crate::network::{HostPatternError, RemoteHost, SystemNetwork};
@@ -38,6 +44,8 @@ pub enum SandboxStartError {
     Profile(#[from] HostPatternError),
     #[error("the proxy of the sandbox does not start: {0}")]
     Proxy(#[source] io::Error),
+    #[error("{0} in Skein's environment; tell the user")]
+    Company(#[from] CompanyProxyError),
     #[error(transparent)]
     Process(#[from] io::Error),
 }
@@ -99,6 +107,12 @@ pub struct RunningSandbox {
     gate: Arc<CurrentGate>,
     /// `None` if the network is off.
     proxy: Option<Proxy>,
+    /// `None` if git gets no credentials.
+    git: Option<GitServer>,
+    /// The `skein` program, which git runs inside.
+    program: PathBuf,
+    /// Variables that name certificates.
+    certificates: Vec<(OsString, OsString)>,
     /// The scratch folder of a sandbox that belongs to no session.
     _scratch: Option<TempDir>,
 }
@@ -108,12 +122,17 @@ impl Drop for RunningSandbox {
         if let Some(proxy) = &self.proxy {
             proxy.cancel();
         }
+        if let Some(git) = &self.git {
+            git.cancel();
+        }
+        // Tasks that end soon may still have handles.
+        self.process.cancel();
     }
 }
 
 impl RunningSandbox {
-    /// Starts a sandbox process and serves its proxy. Fails if the profile is required and this machine cannot enforce
-    /// it.
+    /// Starts a sandbox process, and serves its proxy and the sockets of git. Fails if the profile is required and this
+    /// machine cannot enforce it.
     pub async fn start(launcher: &SandboxLauncher, request: SandboxRequest) -> Result<Arc<Self>, SandboxStartError> {
         let SandboxRequest { profile, mut folders, gate } = request;
         let scratch = match &folders.scratch {
@@ -135,7 +154,7 @@ impl RunningSandbox {
                     policy,
                     gate: Arc::clone(&gate) as Arc<dyn HostGate>,
                     network: Arc::new(SystemNetwork),
-                    company: CompanyProxy::default(),
+                    company: launcher.host.company.clone()?,
                     token: process.proxy_token().map(str::to_owned),
                 };
                 let proxy = Proxy::new(parts);
@@ -146,7 +165,16 @@ impl RunningSandbox {
                 Some(proxy)
             }
         };
-        Ok(Arc::new(Self { profile, process, gate, proxy, _scratch: scratch }))
+        let git = match ports.git {
+            Some(listeners) => Some(serve_git(listeners, &gate, proxy.as_ref(), &launcher.host)?),
+            None => None,
+        };
+        let certificates = CERTIFICATE_VARIABLES.iter().filter_map(|name| {
+            let value = launcher.host.environment.get(OsStr::new(name))?;
+            Some((OsString::from(name), value.clone()))
+        });
+        let (program, certificates) = (launcher.program.clone(), certificates.collect());
+        Ok(Arc::new(Self { profile, process, gate, proxy, git, program, certificates, _scratch: scratch }))
     }
 
     pub fn profile(&self) -> &Arc<SandboxProfile> {
@@ -158,6 +186,11 @@ impl RunningSandbox {
         &self.gate
     }
 
+    /// Returns the sandbox process.
+    pub fn process(&self) -> &SandboxProcess {
+        &self.process
+    }
+
     /// Returns true if the sandbox process has ended, and all commands with it.
     pub fn has_ended(&self) -> bool {
         self.process.has_ended()
@@ -167,10 +200,6 @@ impl RunningSandbox {
     /// they cannot.
     pub fn has_unix_sockets(&self) -> bool {
         !self.process.namespaces().is_empty()
-    }
-
-    pub fn process(&self) -> &SandboxProcess {
-        &self.process
     }
 
     /// Returns remarks about the profile, and one about the lines that this machine does not enforce.
@@ -222,20 +251,52 @@ impl RunningSandbox {
         spawn_blocking(launch, ProcessScope::default()).await
     }
 
-    /// Registers a command with the proxy, and leads its program there.
+    /// Registers a command with the proxy and with git, and leads its program there.
     pub fn begin_command(
         &self,
         launch: &mut Launch,
         line: &str,
         consented_hosts: &[RemoteHost],
     ) -> Option<CommandNetwork> {
-        let network = self.proxy.as_ref().map(|proxy| proxy.begin_command(line, consented_hosts))?;
-        if let Some(address) = self.process.proxy_address() {
-            let variables = proxy_variables(address, network.id(), self.process.proxy_token());
-            launch.env.extend(variables.into_iter().map(|(name, value)| (name.into(), value.into())));
-        }
-        Some(network)
+        let network = self.proxy.as_ref().map(|proxy| proxy.begin_command(line, consented_hosts));
+        let variables = self.variables(line, network.as_ref());
+        launch.env.extend(variables.into_iter().map(|(name, value)| (name.into(), value.into())));
+        launch.env.extend(self.certificates.iter().cloned());
+        network
     }
+
+    /// Returns the variables that lead a command to the proxy and to git's credentials.
+    fn variables(&self, line: &str, network: Option<&CommandNetwork>) -> Vec<(String, String)> {
+        let mut variables = Vec::new();
+        let credentials = proxy_credentials(network.map(CommandNetwork::id), self.process.proxy_token());
+        let address = self.process.proxy_address();
+        if let Some(address) = address {
+            variables.extend(proxy_variables(address, &credentials));
+            if line.split_whitespace().next().is_some_and(|program| is_java(OsStr::new(program))) {
+                variables.push(("JAVA_TOOL_OPTIONS".to_owned(), java_options(address)));
+            }
+        }
+        if let Some(git) = &self.git {
+            git.set_command(line);
+            let proxy = address.map(|address| (address, credentials.as_str()));
+            variables.extend(git_variables(&self.program, &GitSockets::inside(), proxy));
+        }
+        variables
+    }
+}
+
+/// Serves the sockets of git with the user's ssh-agent and credential helper.
+fn serve_git(
+    listeners: GitListeners,
+    gate: &Arc<CurrentGate>,
+    proxy: Option<&Proxy>,
+    host: &HostResources,
+) -> Result<GitServer, SandboxStartError> {
+    let gate: Arc<dyn GitGate> = Arc::new(PausingGate { gate: Arc::clone(gate), proxy: proxy.cloned() });
+    let parts = GitServerParts { gate, agent: host.ssh_agent.clone(), helper_environment: host.environment.clone() };
+    let server = GitServer::new(parts);
+    server.serve(listeners).map_err(SandboxStartError::Proxy)?;
+    Ok(server)
 }
 
 /// The sandbox process answers when the program runs, which takes a moment.
@@ -285,9 +346,16 @@ impl LaunchedProcess for OwningProcess {
 
 /// Passes questions to the gate of the latest call, because the approval level may change while a sandbox runs.
 pub struct CurrentGate {
-    gate: Mutex<Arc<dyn HostGate>>,
+    gate: Mutex<GateParts>,
     /// The number of open questions.
     asking: watch::Sender<usize>,
+}
+
+#[derive(Clone)]
+struct GateParts {
+    hosts: Arc<dyn HostGate>,
+    /// `None` if no session can be asked about git and ports.
+    session: Option<Arc<dyn SandboxGate>>,
 }
 
 impl std::fmt::Debug for CurrentGate {
@@ -297,13 +365,30 @@ impl std::fmt::Debug for CurrentGate {
 }
 
 impl CurrentGate {
+    /// A gate that decides about hosts, and refuses git's credentials and ports.
     pub fn new(gate: Arc<dyn HostGate>) -> Self {
-        Self { gate: Mutex::new(gate), asking: watch::Sender::new(0) }
+        Self::with(GateParts { hosts: gate, session: None })
+    }
+
+    /// The gate of a session, which decides about everything.
+    pub fn of_session(gate: Arc<dyn SandboxGate>) -> Self {
+        let hosts = Arc::clone(&gate) as Arc<dyn HostGate>;
+        Self::with(GateParts { hosts, session: Some(gate) })
+    }
+
+    fn with(parts: GateParts) -> Self {
+        Self { gate: Mutex::new(parts), asking: watch::Sender::new(0) }
     }
 
     /// Replaces the gate. Questions that are open stay with the earlier one.
     pub fn set(&self, gate: Arc<dyn HostGate>) {
-        *self.lock() = gate;
+        *self.lock() = GateParts { hosts: gate, session: None };
+    }
+
+    /// Replaces the gate of a session. Questions that are open stay with the earlier one.
+    pub fn set_session(&self, gate: Arc<dyn SandboxGate>) {
+        let hosts = Arc::clone(&gate) as Arc<dyn HostGate>;
+        *self.lock() = GateParts { hosts, session: Some(gate) };
     }
 
     /// Runs `work` with a time limit that stops while the user is asked, for at most five minutes in total. Returns
@@ -313,10 +398,16 @@ impl CurrentGate {
     }
 
     fn get(&self) -> Arc<dyn HostGate> {
-        Arc::clone(&self.lock())
+        Arc::clone(&self.lock().hosts)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Arc<dyn HostGate>> {
+    /// Returns the gate of the session. Fails if there is none.
+    fn session(&self) -> Result<Arc<dyn SandboxGate>, ConsentRefusal> {
+        let session = self.lock().session.clone();
+        session.ok_or_else(|| ConsentRefusal { reason: "there is no session whose user could be asked".to_owned() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, GateParts> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -352,5 +443,32 @@ impl<'a> QuestionCount<'a> {
 impl Drop for QuestionCount<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl PortGate for CurrentGate {
+    fn ask(&self, port: u16) -> BoxFuture<'_, Result<(), ConsentRefusal>> {
+        Box::pin(async move {
+            let gate = self.session()?;
+            PortGate::ask(gate.as_ref(), port).await
+        })
+    }
+}
+
+/// Asks about credentials of git. The time limits of commands stop meanwhile.
+struct PausingGate {
+    gate: Arc<CurrentGate>,
+    /// `None` if the network is off; then no time limit stops.
+    proxy: Option<Proxy>,
+}
+
+impl GitGate for PausingGate {
+    fn ask(&self, request: GitRequest) -> BoxFuture<'_, Result<(), ConsentRefusal>> {
+        Box::pin(async move {
+            let gate = self.gate.session()?;
+            let _count = QuestionCount::new(&self.gate.asking);
+            let _pause = self.proxy.as_ref().map(Proxy::pause_commands);
+            GitGate::ask(gate.as_ref(), request).await
+        })
     }
 }

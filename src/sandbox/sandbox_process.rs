@@ -2,7 +2,6 @@
 //!
 //! A thread reads the socket, so that starting a command needs no runtime, like `std::process`.
 
-mod command_table;
 mod entry;
 
 use std::collections::BTreeMap;
@@ -15,28 +14,30 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::cgroup::ControlGroup;
-use super::command_env::{is_java, java_options, proxy_variables, random_token};
+use super::command_env::{is_java, random_token};
 use super::error::{SandboxError, SpawnError};
 use super::expand::{CacheFolder, ExpandedProfile, SandboxContext, expand, protected_paths};
 use super::explain::{ExplainedLine, ProtectedState, explain};
+use super::git::GitListeners;
 use super::layer_probe::{broken, known_layers, launch, likely_layers, probe_layers};
 use super::layers::{LayerRestriction, Layers};
 use super::os_text::OsText;
 use super::path_refusals::{PathRefusal, PathRules};
 use super::plan::{LandlockRules, ResourceLimits, SandboxPlan, SocketRules};
 use super::profile::{Enforcement, FileAccess, SandboxProfile};
-use super::wire::{self, CommandSpec, Namespace, Reply, Request, StartPart, TerminalUse};
+use super::proxy::{java_options, proxy_credentials, proxy_variables};
+use super::request_table::{CommandState, RequestTable, StartFailure, kill_status, lock, read_replies};
+use super::wire::{self, CommandSpec, InsideTarget, Namespace, Reply, Request, StartPart, TerminalUse};
 use crate::process::{HelperProcess, Launch, LaunchedProcess, ProcessLauncher};
-pub use command_table::CommandState;
-use command_table::{SandboxCommands, StartFailure, kill_status, read_replies};
+
 pub use entry::{EnteredCommand, EntryError, SandboxEntry};
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -53,7 +54,7 @@ struct Shared {
     /// Also used by the reader thread, through a copy.
     socket: UnixStream,
     writes: Mutex<()>,
-    commands: Arc<Mutex<SandboxCommands>>,
+    commands: Arc<Mutex<RequestTable>>,
     last_id: AtomicU64,
     /// Ends when the sandbox process has ended.
     reader: Mutex<Option<JoinHandle<()>>>,
@@ -88,6 +89,8 @@ pub struct SandboxPorts {
     pub proxy: Option<TcpListener>,
     /// For addresses that are relayed to the host.
     pub relays: Vec<(SocketAddr, TcpListener)>,
+    /// `None` if git inside gets no credentials.
+    pub git: Option<GitListeners>,
 }
 
 /// A command to run in a sandbox.
@@ -140,13 +143,15 @@ impl SandboxProcess {
         let mut entry_rules =
             EntryRules { landlock: plan.landlock.clone(), sockets: plan.sockets, limits: plan.limits };
         let (reply, descriptors) = set_up(&socket, plan)?;
-        let (namespaces, proxy, relays) = match reply {
-            Reply::Ready { namespaces, proxy, relays } => (namespaces, proxy, relays),
+        let (namespaces, proxy, relays, git) = match reply {
+            Reply::Ready { namespaces, proxy, relays, git } => (namespaces, proxy, relays, git),
             Reply::Failed { layer, step, error, .. } => return Err(SandboxError::SetUp { layer, step, error }),
             Reply::Probed { .. }
             | Reply::Started { .. }
             | Reply::StartFailed { .. }
             | Reply::Paused { .. }
+            | Reply::Opened { .. }
+            | Reply::OpenFailed { .. }
             | Reply::Ended { .. } => return Err(broken("an unexpected answer")),
         };
         let mut descriptors = descriptors.into_iter();
@@ -154,6 +159,7 @@ impl SandboxProcess {
         let ports = SandboxPorts {
             proxy: proxy.and_then(|_| descriptors.next()).map(TcpListener::from),
             relays: relays.into_iter().zip(descriptors.by_ref().map(TcpListener::from)).collect(),
+            git: git.then(|| GitListeners::take(&mut descriptors)).flatten(),
         };
         if let Some(rules) = entry_rules.landlock.as_mut().filter(|_| namespaces_missing) {
             rules.connect_ports = Some(proxy.iter().map(SocketAddr::port).collect());
@@ -164,10 +170,10 @@ impl SandboxProcess {
             Some(_) | None => None,
         };
         if let Some(address) = proxy {
-            let variables = proxy_variables(address, token.as_deref());
-            env.extend(variables.into_iter().map(|(name, value)| (name, Some(value))));
+            let variables = proxy_variables(address, &proxy_credentials(None, token.as_deref()));
+            env.extend(variables.into_iter().map(|(name, value)| (name.into(), Some(value.into()))));
         }
-        let commands = Arc::new(Mutex::new(SandboxCommands::default()));
+        let commands = Arc::new(Mutex::new(RequestTable::default()));
         let reader = socket.try_clone().map_err(|source| SandboxError::Process { source })?;
         let table = Arc::clone(&commands);
         let known_group = group.as_ref().map(Arc::downgrade).unwrap_or_default();
@@ -202,12 +208,17 @@ impl SandboxProcess {
 
     /// Ends the sandbox with all its processes, also if it has other handles. Blocks until they are gone.
     pub fn stop(&self) {
-        drop(self.shared.socket.shutdown(Shutdown::Both));
+        self.cancel();
         let reader = lock(&self.shared.reader).take();
         if let Some(reader) = reader {
             // A panic of the reader has been reported.
             drop(reader.join());
         }
+    }
+
+    /// Ends the sandbox with all its processes, also if it has other handles, without waiting.
+    pub fn cancel(&self) {
+        drop(self.shared.socket.shutdown(Shutdown::Both));
     }
 
     /// Returns the listeners that Skein serves. They can be taken once.
@@ -303,6 +314,23 @@ impl SandboxProcess {
                 None => drop(env.remove(name)),
             }
         }
+    }
+
+    /// Asks for a descriptor of something inside. The reader thread sends it.
+    pub(super) fn request_descriptor(
+        &self,
+        target: InsideTarget,
+        opened: oneshot::Sender<io::Result<OwnedFd>>,
+    ) -> io::Result<()> {
+        let id = self.shared.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        {
+            let mut commands = lock(&self.shared.commands);
+            if commands.has_ended {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            commands.opening.insert(id, opened);
+        }
+        self.send(&Request::Open { id, target }, &[])
     }
 
     fn send(&self, request: &Request, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
@@ -406,10 +434,6 @@ impl LaunchedProcess for SandboxChild {
     fn signal(&self, signal: Signal) {
         SandboxChild::signal(self, signal.as_raw());
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Puts the sandbox process into a control group if its memory is limited. Without one, each process limits its data

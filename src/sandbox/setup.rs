@@ -16,7 +16,7 @@ mod seccomp;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::ExitCode;
 
 use nix::sys::signal::SigSet;
@@ -61,7 +61,9 @@ pub fn run_sandbox_process() -> ExitCode {
     let ended = match wire::receive(&control) {
         Ok((Request::SetUp(plan), _)) => start(control, &plan),
         Ok((Request::Probe { scratch }, _)) => probe::run(&control, scratch.as_path()),
-        Ok((Request::Start { .. } | Request::Signal { .. }, _)) | Err(_) => Err(io::ErrorKind::InvalidData.into()),
+        Ok((Request::Start { .. } | Request::Signal { .. } | Request::Open { .. }, _)) | Err(_) => {
+            Err(io::ErrorKind::InvalidData.into())
+        }
     };
     if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -165,6 +167,8 @@ struct ReadySandbox {
     namespaces: Vec<(Namespace, OwnedFd)>,
     proxy: Option<TcpListener>,
     relays: Vec<TcpListener>,
+    /// Two, or none.
+    git: Vec<UnixListener>,
 }
 
 impl ReadySandbox {
@@ -177,10 +181,12 @@ impl ReadySandbox {
             namespaces: self.namespaces.iter().map(|(kind, _)| *kind).collect(),
             proxy: self.proxy.as_ref().map(TcpListener::local_addr).transpose()?,
             relays: self.relays.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?,
+            git: !self.git.is_empty(),
         };
         let namespaces = self.namespaces.iter().map(|(_, fd)| fd.as_fd());
         let listeners = self.proxy.iter().chain(&self.relays).map(std::os::fd::AsFd::as_fd);
-        let descriptors: Vec<BorrowedFd<'_>> = namespaces.chain(listeners).collect();
+        let of_git = self.git.iter().map(std::os::fd::AsFd::as_fd);
+        let descriptors: Vec<BorrowedFd<'_>> = namespaces.chain(listeners).chain(of_git).collect();
         wire::send(control, &reply, &descriptors)
     }
 }
@@ -194,7 +200,7 @@ fn set_up(plan: &SandboxPlan, ids: UserIds) -> Result<ReadySandbox, SetupError> 
             Err(error) => return Err(error).in_step(Layer::Limits, || "start a session".to_owned()),
         }
     }
-    let mut ready = ReadySandbox { namespaces: Vec::new(), proxy: None, relays: Vec::new() };
+    let mut ready = ReadySandbox { namespaces: Vec::new(), proxy: None, relays: Vec::new(), git: Vec::new() };
     if let Isolation::Namespaces { proc } = plan.isolation {
         mounts::apply(plan, proc, ids)?;
         network::start_loopback().in_step(Layer::NetworkNamespace, || "start the loopback device".to_owned())?;
@@ -207,6 +213,10 @@ fn set_up(plan: &SandboxPlan, ids: UserIds) -> Result<ReadySandbox, SetupError> 
     for address in &plan.relays {
         let listener = network::listen_for_relay(*address);
         ready.relays.push(listener.in_step(Layer::NetworkNamespace, || format!("listen on {address}"))?);
+    }
+    if plan.git {
+        let listeners = network::listen_for_git();
+        ready.git = listeners.in_step(Layer::MountNamespace, || "listen for git".to_owned())?.into();
     }
     if let Isolation::Namespaces { .. } = plan.isolation {
         ids.enter_user_namespace().in_step(Layer::UserNamespace, || "create a second user namespace".to_owned())?;

@@ -33,16 +33,34 @@ pub(super) enum Request {
     Start { id: u64, command: Box<CommandSpec> },
     /// To the process group of a command.
     Signal { id: u64, signal: i32 },
+    /// Asks for a descriptor of something inside.
+    Open { id: u64, target: InsideTarget },
+}
+
+/// Something inside a sandbox that Skein uses through a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum InsideTarget {
+    /// A connection, which may still be in progress.
+    Connection(SocketAddr),
+    /// The kernel's table of TCP sockets.
+    PortTable(AddressVersion),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum AddressVersion {
+    V4,
+    V6,
 }
 
 /// A message from a sandbox process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
-    /// With the descriptors in this order: namespaces, proxy listener, relay listeners.
+    /// With the descriptors in this order: namespaces, proxy listener, relay listeners, two listeners of git.
     Ready {
         namespaces: Vec<Namespace>,
         proxy: Option<SocketAddr>,
         relays: Vec<SocketAddr>,
+        git: bool,
     },
     /// The sandbox cannot be set up. The process ends.
     Failed {
@@ -66,6 +84,14 @@ pub(super) enum Reply {
     },
     Paused {
         id: u64,
+    },
+    /// With the descriptor.
+    Opened {
+        id: u64,
+    },
+    OpenFailed {
+        id: u64,
+        errno: Option<i32>,
     },
     /// `status` as `wait` returns it.
     Ended {

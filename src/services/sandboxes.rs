@@ -1,8 +1,9 @@
-//! Keeps the sandboxes of a session: one per sandbox profile, started on first use, each with its proxy.
+//! Keeps the sandboxes of a session: one per sandbox profile, started on first use, each with its forwarded ports.
 //!
 //! Invariant: a sandbox ends with its session, and so do all processes inside.
 
 mod command_sandbox;
+mod ports;
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use crate::sandbox::{
 };
 use crate::tool::{CallSandbox, Notice, SandboxView, SessionContext};
 pub(crate) use command_sandbox::CommandSandbox;
+use ports::PortWatch;
 
 /// A shell command to start in the sandbox of its call.
 pub(crate) struct SandboxedCommand<'a> {
@@ -54,6 +56,8 @@ struct SandboxesState {
 struct SessionSandbox {
     running: Arc<RunningSandbox>,
     view: SandboxView,
+    /// `None` if no port is forwarded.
+    ports: Option<PortWatch>,
     /// `None` if commands cannot create protected paths.
     watch: Option<ProtectedWatch>,
 }
@@ -123,7 +127,10 @@ impl SessionSandboxes {
             }
         };
         // The level and the rules of the latest call count.
-        found.running.gate().set(Arc::clone(&sandbox.gate));
+        found.running.gate().set_session(Arc::clone(&sandbox.gate));
+        if let Some(ports) = &found.ports {
+            ports.expect_change();
+        }
         Ok(found)
     }
 }
@@ -141,9 +148,11 @@ impl SessionSandbox {
         let request = SandboxRequest {
             profile: Arc::clone(&sandbox.profile),
             folders,
-            gate: Arc::new(CurrentGate::new(Arc::clone(&sandbox.gate))),
+            gate: Arc::new(CurrentGate::of_session(Arc::clone(&sandbox.gate))),
         };
+        let gate = Arc::clone(&request.gate);
         let running = RunningSandbox::start(launcher, request).await?;
+        let ports = PortWatch::start(&running, gate, session);
         let watched = match running.process().writable_folders() {
             Some([]) => None,
             Some(folders) => Some(folders.to_vec()),
@@ -155,7 +164,7 @@ impl SessionSandbox {
             folders,
             quarantine: launcher.quarantine.clone(),
         });
-        Ok(Self { running, view: sandbox.view, watch })
+        Ok(Self { running, view: sandbox.view, ports, watch })
     }
 
     /// Returns whether the commands of a call run in this sandbox.

@@ -80,6 +80,16 @@ pub struct PermissionRequest {
     pub rule: Option<PermissionRule>,
 }
 
+/// Begins the names that requests of a sandbox have instead of a tool's name. No tool's name contains a colon.
+const SANDBOX_PREFIX: &str = "sandbox:";
+
+impl PermissionRequest {
+    /// Returns the title of a request that a sandbox makes for its processes. `None` if a tool makes it.
+    pub fn sandbox_title(&self) -> Option<&str> {
+        self.title.as_deref().filter(|_| self.tool.starts_with(SANDBOX_PREFIX))
+    }
+}
+
 /// The scope of an "always" answer: the narrowest one that is still useful.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConsentSubject {

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use crate::network::RemoteHost;
-use crate::sandbox::SandboxProfile;
-use crate::sandbox::proxy::HostGate;
+use crate::sandbox::{SandboxGate, SandboxProfile};
 
 /// What a sandbox shows of the session's folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,8 +19,8 @@ pub enum SandboxView {
 pub struct CallSandbox {
     pub profile: Arc<SandboxProfile>,
     pub view: SandboxView,
-    /// Decides about hosts that the profile leaves open.
-    pub gate: Arc<dyn HostGate>,
+    /// Decides about hosts that the profile leaves open, credentials of git and ports.
+    pub gate: Arc<dyn SandboxGate>,
     /// The hosts in a command line that the user consented to. They need no second question.
     pub consented_hosts: Vec<RemoteHost>,
 }

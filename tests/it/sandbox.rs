@@ -1,9 +1,14 @@
 //! `skein sandbox`: attempts to leave it, everyday uses, machines with fewer layers, and what is left afterwards.
 
 mod attacks;
+mod builds;
 mod everyday;
+mod git;
 mod machines;
+mod network;
 mod places;
+mod ports;
+mod session;
 mod survivors;
 
 use std::fs;

@@ -17,7 +17,7 @@ use crate::tool::ask::{Asker, ConsentSubject, PermissionRequest, PermissionRespo
 use crate::tool::{Notice, NoticeSink};
 
 /// The tool name that requests and consents about hosts of a sandbox have.
-const SANDBOX_NETWORK: &str = "sandbox__network";
+const SANDBOX_NETWORK: &str = "sandbox:network";
 
 /// The gate of one session in one mode. It holds no session, because the session holds the sandboxes that use it.
 pub(in crate::broker) struct SessionHostGate {

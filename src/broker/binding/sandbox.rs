@@ -10,8 +10,7 @@ use super::{Binding, BoundTool};
 use crate::manifest::ApprovalLevel;
 use crate::network::remote_hosts_in_command;
 use crate::permissions;
-use crate::sandbox::proxy::HostGate;
-use crate::sandbox::{ReadPath, SandboxLauncher, SandboxProfile};
+use crate::sandbox::{ReadPath, SandboxGate, SandboxLauncher, SandboxProfile};
 use crate::tool::{CallSandbox, SandboxView};
 
 /// The sandbox of a binding.
@@ -19,7 +18,7 @@ pub(super) struct BoundSandbox {
     profile: Arc<SandboxProfile>,
     /// For commands that change nothing.
     reading: Arc<SandboxProfile>,
-    gate: Arc<dyn HostGate>,
+    gate: Arc<dyn SandboxGate>,
 }
 
 impl Binding {
@@ -28,7 +27,7 @@ impl Binding {
     pub(super) fn bind_sandbox(&self) -> Option<BoundSandbox> {
         let profile = self.sandbox_profile().filter(SandboxProfile::is_applied)?;
         let reading = Arc::new(profile.for_reading());
-        let gate = Arc::clone(&self.gate) as Arc<dyn HostGate>;
+        let gate = Arc::clone(&self.gate) as Arc<dyn SandboxGate>;
         Some(BoundSandbox { profile: Arc::new(profile), reading, gate })
     }
 

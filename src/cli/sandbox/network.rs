@@ -1,17 +1,19 @@
 //! Serves the proxy of `skein sandbox`: hosts of the list only, because there is no session to ask.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 
+use crate::cli::folders::Folders;
 use crate::cli::output::CommandError;
 use crate::network::{RemoteHost, SystemNetwork};
 use crate::sandbox::proxy::{
-    CommandNetwork, CompanyProxy, HostAnswer, HostGate, HostPolicy, HostQuestion, HostRecord, HostRuling, Proxy,
-    ProxyParts, ProxyVariables,
+    CommandNetwork, CompanyProxy, CompanyProxyError, HostAnswer, HostGate, HostPolicy, HostQuestion, HostRecord,
+    HostRuling, Proxy, ProxyParts, ProxyVariables,
 };
-use crate::sandbox::{NetworkAccess, SandboxPorts};
+use crate::sandbox::{HostResources, NetworkAccess, SandboxPorts};
 
 /// A gate without rules and without a user.
 struct ListOnly;
@@ -51,7 +53,9 @@ impl CommandProxy {
             policy,
             gate: Arc::new(ListOnly),
             network: Arc::new(SystemNetwork),
-            company: company_proxy()?,
+            company: company_proxy().map_err(|error| {
+                CommandError::usage(error.to_string(), "set the variable to an http proxy, or unset it")
+            })?,
             token: None,
         });
         let served = proxy.serve(listener).and_then(|()| {
@@ -70,8 +74,14 @@ impl CommandProxy {
     }
 }
 
+/// Returns what sandboxes use of this user's session: proxy, ssh-agent and environment.
+pub(in crate::cli) fn host_resources(folders: &Folders) -> HostResources {
+    let agent = std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from).filter(|path| path.is_absolute());
+    HostResources { company: company_proxy(), ssh_agent: agent, environment: folders.environment().collect() }
+}
+
 /// Returns the proxy of a company, from Skein's own environment.
-pub(in crate::cli) fn company_proxy() -> Result<CompanyProxy, CommandError> {
+fn company_proxy() -> Result<CompanyProxy, CompanyProxyError> {
     let value = |name: &str| {
         // The lower-case name is the older one and wins, as in curl.
         let names = [name.to_owned(), name.to_ascii_uppercase()];
@@ -81,5 +91,4 @@ pub(in crate::cli) fn company_proxy() -> Result<CompanyProxy, CommandError> {
     let variables =
         ProxyVariables { https_proxy: https.as_deref(), http_proxy: http.as_deref(), no_proxy: none.as_deref() };
     CompanyProxy::new(variables)
-        .map_err(|error| CommandError::usage(error.to_string(), "set the variable to an http proxy, or unset it"))
 }

@@ -1,11 +1,11 @@
 //! Copies of settings files without their credentials, so that tools find registries and proxies.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{PlannedMount, SandboxContext};
+use super::{PlannedMount, SandboxContext, list};
 use crate::sandbox::plan::MountSource;
 
 /// Larger files are covered and not copied.
@@ -24,6 +24,24 @@ pub(super) fn sanitized_copies(context: &SandboxContext) -> Vec<PlannedMount> {
         Some(PlannedMount { target: path.into(), source: MountSource::Text(sanitize(&text)) })
     });
     mounts.collect()
+}
+
+/// Returns the public keys in `~/.ssh`, which git names to sign. Files with other contents stay hidden.
+pub(super) fn public_keys(context: &SandboxContext) -> Vec<PathBuf> {
+    let is_public = |path: &PathBuf| {
+        let is_file = fs::symlink_metadata(path).is_ok_and(|data| data.is_file());
+        path.extension().is_some_and(|ending| ending == "pub")
+            && is_file
+            && read(path).is_some_and(|text| is_public_key(&text))
+    };
+    let folder = context.home.join(".ssh").canonicalize();
+    folder.map(|folder| list(&folder).into_iter().filter(is_public).collect()).unwrap_or_default()
+}
+
+/// Returns whether a text is one line with a public key of ssh.
+fn is_public_key(text: &str) -> bool {
+    let kinds = ["ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-"];
+    text.trim_end().lines().count() == 1 && kinds.iter().any(|kind| text.starts_with(kind))
 }
 
 fn read(path: &Path) -> Option<String> {
@@ -61,6 +79,15 @@ fn without_docker_credentials(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_public_keys_count_as_public() {
+        assert!(is_public_key("ssh-ed25519 AAAAC3 me@host\n"));
+        assert!(is_public_key("sk-ecdsa-sha2-nistp256@openssh.com AAAA\n"));
+        for text in ["-----BEGIN OPENSSH PRIVATE KEY-----\n", "", "ssh-rsa AAAA\n-----BEGIN\n", "text"] {
+            assert!(!is_public_key(text), "{text}");
+        }
+    }
 
     #[test]
     fn npm_settings_lose_their_credentials() {

@@ -16,7 +16,11 @@ pub const GIT_CREDENTIAL_ARGUMENT: &str = "sandbox-git-credential";
 /// First argument of the proxy command. Then: the proxy's address, `USER:PASSWORD`, host and port.
 pub const PROXY_CONNECT_ARGUMENT: &str = "sandbox-proxy-connect";
 
+/// The attribute of an answer that refuses the credential, with the reason.
+pub(super) const REFUSAL_KEY: &str = "refusal";
+
 const MAX_HEAD: usize = 16 * 1024;
+const MAX_ANSWER: u64 = 128 * 1024;
 
 /// Runs the part that the arguments name, without the program's name. `None` if they name none.
 pub fn run_inside(arguments: &[OsString]) -> Option<ExitCode> {
@@ -46,8 +50,17 @@ fn get_credential(socket: &str) -> io::Result<()> {
     let mut server = UnixStream::connect(socket)?;
     server.write_all(&request)?;
     server.shutdown(Shutdown::Write)?;
-    io::copy(&mut server, &mut io::stdout().lock())?;
-    Ok(())
+    let mut answer = String::new();
+    server.take(MAX_ANSWER).read_to_string(&mut answer)?;
+    if let Some(reason) = read_refusal(&answer) {
+        return Err(io::Error::other(format!("no password for git: {reason}")));
+    }
+    io::stdout().lock().write_all(answer.as_bytes())
+}
+
+/// Returns the reason if the answer is a refusal.
+fn read_refusal(answer: &str) -> Option<&str> {
+    answer.strip_prefix(REFUSAL_KEY)?.strip_prefix('=').map(str::trim_end)
 }
 
 /// Connects to a host through the proxy, and copies between the connection and stdin and stdout.
@@ -142,6 +155,13 @@ mod tests {
         let (result, _) = open(b"HTTP/1.1 403 Forbidden\r\nx: y\r\n\r\nrefused by the sandbox: example.com:22\n");
         assert_eq!(result, Err("refused by the sandbox: example.com:22".into()));
         assert!(open(b"HTTP/1.1 200").0.is_err());
+    }
+
+    #[test]
+    fn a_refused_password_has_a_reason() {
+        assert_eq!(read_refusal("refusal=the user refused\n"), Some("the user refused"));
+        assert_eq!(read_refusal("username=refusal=x\n"), None);
+        assert_eq!(read_refusal(""), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
+use super::clients::REFUSAL_KEY;
 use super::{GitCredential, GitServerInner};
 use crate::network::RemoteHost;
 use crate::process::{Launch, ProcessGroup, Stdin};
@@ -46,7 +47,8 @@ impl std::fmt::Display for CredentialTarget {
     }
 }
 
-/// Serves one client: one request, one answer. An empty answer means that there is no credential.
+/// Serves one client: one request, one answer. An empty answer means that there is no credential; a refusal is for the
+/// client inside, which shows it.
 pub(super) async fn serve(server: &GitServerInner, mut client: UnixStream) -> io::Result<()> {
     let request = match tokio::time::timeout(REQUEST_LIMIT, read_request(&mut client)).await {
         Ok(request) => request?,
@@ -55,7 +57,7 @@ pub(super) async fn serve(server: &GitServerInner, mut client: UnixStream) -> io
     let answer = match CredentialTarget::parse(&request) {
         Some(target) => match server.ask(GitCredential::Password(target.clone())).await {
             Ok(()) => server.helper.fill(&target).await?,
-            Err(_) => String::new(),
+            Err(refusal) => format!("{REFUSAL_KEY}={}\n", refusal.reason.replace('\n', " ")),
         },
         None => String::new(),
     };

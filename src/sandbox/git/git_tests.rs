@@ -169,10 +169,10 @@ async fn the_users_helper_answers_after_one_question() {
 }
 
 #[tokio::test]
-async fn a_declined_password_gives_an_empty_answer() {
+async fn a_declined_password_gives_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let inside = folder.path().join("inside");
     let server = server(&Gate::new(Err("no")), None, BTreeMap::new());
     server.serve_credentials(UnixListener::bind(&inside).unwrap());
-    assert_eq!(credential(&inside, "protocol=https\nhost=example.com\n\n").await, "");
+    assert_eq!(credential(&inside, "protocol=https\nhost=example.com\n\n").await, "refusal=no\n");
 }

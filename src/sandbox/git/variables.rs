@@ -12,6 +12,13 @@ pub struct GitSockets {
     pub agent: PathBuf,
 }
 
+impl GitSockets {
+    /// Returns the paths in every sandbox, below a private folder.
+    pub fn inside() -> Self {
+        Self { credentials: "/run/skein/git-credentials".into(), agent: "/run/skein/ssh-agent".into() }
+    }
+}
+
 /// Returns the variables for one command. `skein` is the program inside; `proxy` is the address of the proxy and the
 /// credentials `USER:PASSWORD` for it.
 pub fn git_variables(skein: &Path, sockets: &GitSockets, proxy: Option<(SocketAddr, &str)>) -> Vec<(String, String)> {
@@ -24,8 +31,11 @@ pub fn git_variables(skein: &Path, sockets: &GitSockets, proxy: Option<(SocketAd
         variables.push((format!("GIT_CONFIG_KEY_{index}"), key.to_owned()));
         variables.push((format!("GIT_CONFIG_VALUE_{index}"), value.to_owned()));
     }
-    let mut ssh = "ssh -o UpdateHostKeys=no -o ForwardAgent=no".to_owned();
+    // In a user namespace, files of root have another owner, and ssh refuses such config files.
+    let mut ssh = "ssh -F none -o UpdateHostKeys=no -o ForwardAgent=no".to_owned();
     if let Some((address, credentials)) = proxy {
+        // ssh expands `%` in the command.
+        let program = program.replace('%', "%%");
         let command = format!("{program} {PROXY_CONNECT_ARGUMENT} {address} {} %h %p", quote(credentials));
         ssh.extend([" -o ", &quote(&format!("ProxyCommand={command}"))]);
     }
@@ -53,7 +63,7 @@ mod tests {
         assert_eq!((value("GIT_CONFIG_COUNT"), value("GIT_CONFIG_VALUE_0")), (Some("2"), Some("")));
         let helper = r"!'/opt/my skein/skein' sandbox-git-credential '/run/it'\''s/c.sock'";
         assert_eq!((value("GIT_CONFIG_KEY_1"), value("GIT_CONFIG_VALUE_1")), (Some("credential.helper"), Some(helper)));
-        let ssh = "ssh -o UpdateHostKeys=no -o ForwardAgent=no -o 'ProxyCommand='\\''/opt/my skein/skein'\\'' \
+        let ssh = "ssh -F none -o UpdateHostKeys=no -o ForwardAgent=no -o 'ProxyCommand='\\''/opt/my skein/skein'\\'' \
                    sandbox-proxy-connect 127.0.0.1:3128 '\\''command-1:t'\\'' %h %p'";
         assert_eq!(value("GIT_SSH_COMMAND"), Some(ssh));
         assert_eq!(value("SSH_AUTH_SOCK"), Some("/run/a.sock"));

@@ -158,13 +158,25 @@ impl ProxyCommands {
             }
             self.join_question(&mut state, host, command)?
         };
-        let _wait = WaitReport::new(self, command);
+        let _pause = self.pause(command);
         let answered = tokio::time::timeout(self.patience, answer.wait_for(Option::is_some)).await;
         match answered.ok().and_then(Result::ok).and_then(|answer| answer.clone()) {
             Some(HostAnswer::Once | HostAnswer::Session) => Ok(()),
             Some(HostAnswer::Declined(reason)) => Err(RefusalReason::Declined(reason)),
             None => Err(RefusalReason::Unanswered),
         }
+    }
+
+    /// Stops the time limit of a command, or of all if `command` is `None`, until the result is dropped.
+    pub(super) fn pause(&self, command: Option<CommandId>) -> CommandPause {
+        let state = self.state();
+        let concerned = |id: &CommandId| command.is_none_or(|command| command == *id);
+        let running = state.running.iter().filter(|(id, _)| concerned(id));
+        let senders: Vec<_> = running.map(|(_, running)| running.waiting.clone()).collect();
+        for sender in &senders {
+            sender.send_modify(|count| *count += 1);
+        }
+        CommandPause { senders }
     }
 
     /// Joins the open question about a host, or opens one.
@@ -247,25 +259,13 @@ impl CommandsState {
     }
 }
 
-/// Reports to the command that a connection waits, until it is dropped.
-struct WaitReport {
+/// The time limits of commands stop while this exists.
+#[derive(Debug)]
+pub struct CommandPause {
     senders: Vec<watch::Sender<usize>>,
 }
 
-impl WaitReport {
-    fn new(commands: &ProxyCommands, command: Option<CommandId>) -> Self {
-        let state = commands.state();
-        let concerned = |id: &CommandId| command.is_none_or(|command| command == *id);
-        let running = state.running.iter().filter(|(id, _)| concerned(id));
-        let senders: Vec<_> = running.map(|(_, running)| running.waiting.clone()).collect();
-        for sender in &senders {
-            sender.send_modify(|count| *count += 1);
-        }
-        Self { senders }
-    }
-}
-
-impl Drop for WaitReport {
+impl Drop for CommandPause {
     fn drop(&mut self) {
         for sender in &self.senders {
             sender.send_modify(|count| *count -= 1);

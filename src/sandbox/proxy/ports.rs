@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tracing::debug;
 
+use super::MAX_CONNECTIONS;
 use super::tunnel::{self, ClientFilter, TunnelEnd};
+use crate::sandbox::accept::serve_clients;
 use crate::sandbox::{ConsentRefusal, PortAccess};
 use crate::task::TaskScope;
 
@@ -31,6 +33,7 @@ pub struct PortForwards {
     gate: Arc<dyn PortGate>,
     inside: Arc<dyn InsideNetwork>,
     tasks: TaskScope,
+    connections: Arc<Semaphore>,
     /// Inside port to address outside. The lock is held while the user is asked, so that each port is asked about once.
     open: Mutex<BTreeMap<u16, SocketAddr>>,
 }
@@ -58,7 +61,8 @@ pub enum PortError {
 
 impl PortForwards {
     pub fn new(access: PortAccess, gate: Arc<dyn PortGate>, inside: Arc<dyn InsideNetwork>) -> Self {
-        Self { access, gate, inside, tasks: TaskScope::new(), open: Mutex::default() }
+        let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        Self { access, gate, inside, tasks: TaskScope::new(), connections, open: Mutex::default() }
     }
 
     /// Forwards a port and returns its address on the host. It has the same number if that is free.
@@ -89,28 +93,16 @@ impl PortForwards {
     }
 
     fn serve(&self, listener: TcpListener, port: u16) {
-        let (inside, tasks) = (Arc::clone(&self.inside), self.tasks.clone());
-        self.tasks.spawn(async move {
-            loop {
-                let accepted = tokio::select! {
-                    biased;
-                    () = tasks.cancelled().cancelled() => return,
-                    accepted = listener.accept() => accepted,
-                };
-                let client = match accepted {
-                    Ok((client, _)) => client,
-                    Err(error) => {
-                        debug!(%error, port, "cannot accept");
-                        tokio::time::sleep(super::ACCEPT_PAUSE).await;
-                        continue;
-                    }
-                };
-                let (inside, cancelled) = (Arc::clone(&inside), tasks.cancelled().clone());
-                tasks.spawn(async move {
-                    cancelled.run_until_cancelled(connect(inside.as_ref(), client, port)).await;
-                });
-            }
+        let inside = Arc::clone(&self.inside);
+        serve_clients(&self.tasks, listener, Arc::clone(&self.connections), move |client| {
+            let inside = Arc::clone(&inside);
+            async move { connect(inside.as_ref(), client, port).await }
         });
+    }
+
+    /// Closes all ports without waiting.
+    pub fn cancel(&self) {
+        self.tasks.cancel();
     }
 
     /// Closes all ports.

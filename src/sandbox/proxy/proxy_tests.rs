@@ -579,7 +579,8 @@ fn variables_lead_to_the_proxy_in_both_cases() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _guard = runtime.enter();
     let command = proxy.start().proxy.begin_command("a", &[]).id();
-    let variables: HashMap<_, _> = proxy_variables(listener, command, Some("t")).into_iter().collect();
+    let variables: HashMap<_, _> =
+        proxy_variables(listener, &proxy_credentials(Some(command), Some("t"))).into_iter().collect();
     for name in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
         assert_eq!(variables[name], "http://command-1:t@127.0.0.1:3128", "{name}");
     }
@@ -587,4 +588,5 @@ fn variables_lead_to_the_proxy_in_both_cases() {
         (variables["no_proxy"].as_str(), variables["NODE_USE_ENV_PROXY"].as_str()),
         ("localhost,127.0.0.1,::1", "1")
     );
+    assert_eq!(proxy_credentials(None, None), "skein:x");
 }

@@ -13,8 +13,8 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process_group, pidfd_open, waitpid};
 
-use super::kernel;
-use crate::sandbox::wire::{self, CommandSpec, Reply, Request, StartPart, TerminalUse};
+use super::{kernel, network};
+use crate::sandbox::wire::{self, AddressVersion, CommandSpec, InsideTarget, Reply, Request, StartPart, TerminalUse};
 
 /// Serves requests. Returns when Skein closes the socket.
 pub(super) fn run(control: &UnixStream) -> io::Result<()> {
@@ -61,6 +61,10 @@ impl Commands {
                 self.signal(id, signal);
                 Ok(())
             }
+            Request::Open { id, target } => match open_inside(target) {
+                Ok(opened) => wire::send(control, &Reply::Opened { id }, &[opened.as_fd()]),
+                Err(error) => wire::send(control, &Reply::OpenFailed { id, errno: error.raw_os_error() }, &[]),
+            },
             Request::SetUp(_) | Request::Probe { .. } => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -127,6 +131,19 @@ impl Commands {
         match (stopped, self.ids.get(&pid)) {
             (Some((_, status)), Some(id)) if status.stopped() => wire::send(control, &Reply::Paused { id: *id }, &[]),
             _ => Ok(()),
+        }
+    }
+}
+
+fn open_inside(target: InsideTarget) -> io::Result<OwnedFd> {
+    match target {
+        InsideTarget::Connection(address) => network::begin_connection(address),
+        InsideTarget::PortTable(version) => {
+            let name = match version {
+                AddressVersion::V4 => "tcp",
+                AddressVersion::V6 => "tcp6",
+            };
+            Ok(std::fs::File::open(format!("/proc/self/net/{name}"))?.into())
         }
     }
 }

@@ -1,10 +1,19 @@
 //! The network of a sandbox: a loopback device, and listeners that Skein serves.
 
+use std::fs::DirBuilder;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, sendto, socket};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, sendto, socket, socket_with,
+};
+
+use crate::sandbox::git::GitSockets;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_NEWADDR: u16 = 20;
@@ -37,6 +46,26 @@ pub(super) fn listen_for_relay(address: SocketAddr) -> io::Result<TcpListener> {
         add_address(address.ip())?;
     }
     TcpListener::bind(address)
+}
+
+/// Listens on the sockets of git, which exist only inside: `/run` is private.
+pub(super) fn listen_for_git() -> io::Result<[UnixListener; 2]> {
+    let GitSockets { credentials, agent } = GitSockets::inside();
+    for folder in [&credentials, &agent].into_iter().filter_map(|path| path.parent()) {
+        DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+    }
+    let listen = |path: &Path| UnixListener::bind(path);
+    Ok([listen(&credentials)?, listen(&agent)?])
+}
+
+/// Begins a connection inside. It never waits, because PID 1 has other work.
+pub(super) fn begin_connection(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    match connect(&socket, &address) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn add_address(ip: IpAddr) -> io::Result<()> {

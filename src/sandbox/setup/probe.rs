@@ -99,6 +99,7 @@ fn plan(layers: &Layers, scratch: &Path) -> SandboxPlan {
         sockets: SocketRules { unix: true, internet: InternetSockets::All, netlink_route: true },
         proxy: false,
         relays: Vec::new(),
+        git: false,
         limits: ResourceLimits { processes: None, data: None, file_size: None },
         session: TerminalSession::New,
     }

@@ -1,35 +1,37 @@
 //! Everyday work inside a sandbox: version control, builds, processes, terminals and local servers.
+//!
+//! `USES` has 34. Seven more are in other files: cargo, npm and pip in `builds.rs`; git over https and ssh (through the
+//! proxy command), signed commits and submodules in `git.rs`; a dev server for the user's browser in `ports.rs`.
 
 use super::{Place, has_tool, users};
 use crate::support::full_tests;
 
-/// The tool that a use needs, and a script that must succeed and print the last line.
-const USES: &[(&str, &str, &str)] = &[
-    ("sh", "echo hello > a && cat a", "hello"),
-    ("sh", "seq 1 100000 | sort -rn | head -1", "100000"),
-    ("sh", "sleep 0.1 & wait $! && echo waited", "waited"),
-    ("sh", "f=$(mktemp) && echo x > $f && cat $f && rm $f && echo removed", "removed"),
+/// A use, the tool that it needs, and a script that must succeed and print the last line.
+const USES: &[(&str, &str, &str, &str)] = &[
+    ("write and read a file", "sh", "echo hello > a && cat a", "hello"),
+    ("a pipe", "sh", "seq 1 100000 | sort -rn | head -1", "100000"),
+    ("a background job", "sh", "sleep 0.1 & wait $! && echo waited", "waited"),
+    ("a temporary file", "sh", "f=$(mktemp) && echo x > $f && cat $f && rm $f && echo removed", "removed"),
+    ("links and renames", "sh", "mkdir a && mv a b && ln -s b c && touch b/f && ln b/f e && echo linked", "linked"),
+    ("devices", "sh", "echo x > /dev/null && head -c 4 /dev/urandom | wc -c", "4"),
+    ("the terminal device", "sh", "echo > /dev/tty 2>/dev/null; test -c /dev/tty && echo device", "device"),
+    ("the number of cores", "sh", "nproc > /dev/null && echo counted", "counted"),
+    ("process substitution", "bash", "bash -c 'cat <(echo substituted)'", "substituted"),
+    ("job control", "bash", "set -m; sleep 5 & kill %1; wait; echo jobs", "jobs"),
     (
-        "sh",
-        "mkdir a && mv a b && ln -s b c && ln b/../b/. d 2>/dev/null; touch b/f && ln b/f e && echo linked",
-        "linked",
-    ),
-    ("sh", "echo x > /dev/null && head -c 4 /dev/urandom | wc -c", "4"),
-    ("sh", "echo > /dev/tty 2>/dev/null; test -c /dev/tty && echo device", "device"),
-    ("sh", "nproc > /dev/null && echo counted", "counted"),
-    ("bash", "bash -c 'cat <(echo substituted)'", "substituted"),
-    ("bash", "set -m; sleep 5 & kill %1; wait; echo jobs", "jobs"),
-    (
+        "git: init and commit",
         "git",
         "git init -q . && git config --global --list; git commit -q --allow-empty -m a && git log --format=%s",
         "a",
     ),
     (
+        "git: add and switch",
         "git",
         "git init -q . && touch f && git add -A && git commit -qm a && git switch -qc b && git branch --show-current",
         "b",
     ),
     (
+        "git: rebase",
         "git",
         "git init -qb main . && git commit -q --allow-empty -m a && git switch -qc x && touch f && git add f && \
          git commit -qm b && git switch -q main && git commit -q --allow-empty -m c && git switch -q x && \
@@ -37,42 +39,82 @@ const USES: &[(&str, &str, &str)] = &[
         "b c a ",
     ),
     (
+        "git: worktree",
         "git",
         "git init -q . && git commit -q --allow-empty -m a && git worktree add -q w && ls -A w && echo tree",
         "tree",
     ),
     (
+        "git: stash",
         "git",
         "git init -q . && git commit -q --allow-empty -m a && touch f && git add f && git stash -q && git stash list | wc -l",
         "1",
     ),
     (
+        "git: clone",
         "git",
         "git init -q a && cd a && git commit -q --allow-empty -m a && cd .. && git clone -q a b && echo cloned",
         "cloned",
     ),
-    ("make", "printf 'all: ; @echo made\\n' > Makefile && make -s", "made"),
-    ("gcc", "echo 'int main(void){return 0;}' > a.c && gcc a.c -o a && ./a && echo compiled", "compiled"),
+    ("make", "make", "printf 'all: ; @echo made\\n' > Makefile && make -s", "made"),
     (
+        "a C compiler",
+        "gcc",
+        "echo 'int main(void){return 0;}' > a.c && gcc a.c -o a && ./a && echo compiled",
+        "compiled",
+    ),
+    (
+        "a program with ASan and LeakSanitizer",
         "gcc",
         "echo 'int main(void){return 0;}' > a.c && gcc -fsanitize=address a.c -o a && ./a && echo sanitized",
         "sanitized",
     ),
-    ("gdb", "gdb -q -batch -ex run -ex bt --args true 2>&1 | grep -o 'exited normally' | head -1", "exited normally"),
     (
+        "ASan reports an error",
+        "gcc",
+        "echo '#include <stdlib.h>\nint main(void){char *p = malloc(1); free(p); return *p;}' > a.c && \
+         gcc -w -fsanitize=address a.c -o a && ./a 2>&1 | grep -o heap-use-after-free | head -1",
+        "heap-use-after-free",
+    ),
+    (
+        "gdb",
+        "gdb",
+        "gdb -q -batch -ex run -ex bt --args true 2>&1 | grep -o 'exited normally' | head -1",
+        "exited normally",
+    ),
+    ("ptrace: strace", "strace", "strace -o trace true && test -s trace && echo traced", "traced"),
+    (
+        "python: a child process",
         "python3",
         "python3 -c 'import subprocess; print(subprocess.run([\"echo\", \"inner\"], capture_output=True, text=True).stdout, end=\"\")'",
         "inner",
     ),
-    ("python3", "python3 -c 'import pty; pty.spawn([\"echo\", \"terminal\"])' | tr -d '\\r'", "terminal"),
-    ("python3", "python3 -m venv --without-pip v && v/bin/python -c 'print(1+1)'", "2"),
-    ("python3", "python3 -c 'import multiprocessing as m; print(sum(m.Pool(2).map(abs, [-1, -2])))'", "3"),
     (
+        "python: a pseudoterminal",
+        "python3",
+        "python3 -c 'import pty; pty.spawn([\"echo\", \"terminal\"])' | tr -d '\\r'",
+        "terminal",
+    ),
+    (
+        "python: a virtual environment",
+        "python3",
+        "python3 -m venv --without-pip v && v/bin/python -c 'print(1+1)'",
+        "2",
+    ),
+    (
+        "python: shared memory",
+        "python3",
+        "python3 -c 'import multiprocessing as m; print(sum(m.Pool(2).map(abs, [-1, -2])))'",
+        "3",
+    ),
+    (
+        "python: a thread",
         "python3",
         "python3 -c 'import ctypes, threading; t = threading.Thread(target=print, args=(\"thread\",)); t.start(); t.join()'",
         "thread",
     ),
     (
+        "a Unix socket in the workspace",
         "python3",
         "python3 -c 'import socket as s, threading as t\nl = s.socket(s.AF_UNIX); l.bind(\"sock\"); l.listen()\n\
          t.Thread(target=lambda: l.accept()[0].send(b\"unix\")).start()\nc = s.socket(s.AF_UNIX); c.connect(\"sock\")\n\
@@ -80,27 +122,29 @@ const USES: &[(&str, &str, &str)] = &[
         "unix",
     ),
     (
+        "a dev server with curl",
         "curl",
         "echo page > index.html && python3 -m http.server 8123 --bind 127.0.0.1 2>/dev/null & \
          for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do \
          curl -sf http://127.0.0.1:8123/index.html && break; sleep 0.2; done",
         "page",
     ),
-    ("ip", "ip -o addr show lo | grep -c 'inet '", "1"),
-    ("node", "node -e 'console.log(require(\"os\").cpus().length > 0)'", "true"),
+    ("network interfaces", "ip", "ip -o addr show lo | grep -c 'inet '", "1"),
+    ("node", "node", "node -e 'console.log(require(\"os\").cpus().length > 0)'", "true"),
     (
+        "node: a child process",
         "node",
         "node -e 'require(\"child_process\").exec(\"echo child\", (e, out) => process.stdout.write(out))'",
         "child",
     ),
     (
+        "node: a server and its client",
         "node",
         "node -e 'const s = require(\"http\").createServer((q, r) => r.end(\"served\")).listen(0, () => \
          require(\"http\").get({port: s.address().port}, r => r.on(\"data\", d => { console.log(`${d}`); s.close(); })))'",
         "served",
     ),
-    ("java", "java -version 2>&1 | grep -ci 'version'", "1"),
-    ("strace", "strace -o trace true && test -s trace && echo traced", "traced"),
+    ("java", "java", "java -version 2>&1 | grep -ci 'version'", "1"),
 ];
 
 #[test]
@@ -110,7 +154,7 @@ fn everyday_work_succeeds_inside() {
     }
     let mut problems = Vec::new();
     for user in users() {
-        for (tool, script, expected) in USES {
+        for (name, tool, script, expected) in USES {
             if !has_tool(tool) {
                 continue;
             }
@@ -119,12 +163,12 @@ fn everyday_work_succeeds_inside() {
             let output = place.shell(&[], script);
             let printed = String::from_utf8_lossy(&output.stdout).into_owned();
             if printed.lines().last() != Some(expected) {
-                problems.push(format!("as {user:?}: {script}\n  {}", super::text(&output)));
+                problems.push(format!("{name}, as {user:?}: {script}\n  {}", super::text(&output)));
             }
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
-    assert!(USES.len() >= 25);
+    assert_eq!(USES.len(), 34, "the comment above has another number");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Each row of the table of machines in docs/sandbox.md, as root and as an ordinary user.
 
-use super::{Place, TestUser, text, users};
+use super::{Place, TestUser, has_tool, text, users};
 
 struct Row {
     layers: &'static str,
@@ -161,4 +161,40 @@ fn write_paths_open_only_what_they_name() {
     let output = place.shell(&["--files", "read-only", "--write", "link"], "touch link/x");
     assert!(text(&output).contains("leads out of the project"), "{}", text(&output));
     assert!(!place.path("outside/x").exists());
+}
+
+/// What a machine lacks, refused by a seccomp filter, and what `required` then accepts: a workspace, a workspace with a
+/// protected path, read-only files, and a list of hosts.
+const REFUSED_BY_KERNEL: &[(&str, [bool; 4])] = &[
+    ("landlock", [true, true, true, true]),
+    ("user-namespaces", [true, false, true, false]),
+    ("landlock,user-namespaces", [false, false, false, false]),
+];
+
+/// Skein finds out by itself what the machine lacks.
+#[test]
+fn a_kernel_that_refuses_a_layer_is_found_out() {
+    if !has_tool("python3") {
+        return;
+    }
+    let wrapper = crate::support::repository("tests/it/sandbox/without.py");
+    for user in users() {
+        for (missing, holds) in REFUSED_BY_KERNEL {
+            let cases = [(WORKSPACE, false), (WORKSPACE, true), (READ_ONLY, true), (LIST, false)];
+            for ((flags, protected), holds) in cases.into_iter().zip(holds) {
+                let place = prepare(user, protected);
+                std::fs::copy(&wrapper, place.path("without.py")).unwrap();
+                let script = place.path("without.py");
+                let mut args = vec![script.to_str().unwrap(), missing, env!("CARGO_BIN_EXE_skein"), "sandbox"];
+                args.extend(flags);
+                args.extend(["--", "sh", "-c", "cat ../home/.ssh/id_rsa; echo x > ../outside/file; echo ran"]);
+                let output = place.program("/usr/bin/python3", &args).output().unwrap();
+                let (printed, shown) = (text(&output), format!("{missing} {flags:?} as {user:?}"));
+                assert_eq!(output.status.code(), Some(if *holds { 0 } else { 125 }), "{shown}: {printed}");
+                assert_eq!(printed.contains("ran\n"), *holds, "{shown}: {printed}");
+                assert!(!printed.contains("SECRET"), "{shown}: {printed}");
+                assert_eq!(place.read("outside/file"), "text", "{shown}: {printed}");
+            }
+        }
+    }
 }

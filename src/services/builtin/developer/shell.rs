@@ -20,7 +20,9 @@ use crate::services::sandboxes::SandboxedCommand;
 use crate::tool::{CallContext, CallSandbox};
 
 use super::command::StartedCommand;
-use super::command_report::{CommandReport, MAX_TIMEOUT, SILENCED, code, status_text, timeout_text};
+use super::command_report::{
+    CommandReport, MAX_TIMEOUT, SILENCED, code, explain_git_config, status_text, timeout_text,
+};
 use super::output::{Capture, Keeps, Log};
 use super::progress::LiveOutput;
 use super::pump::{Pump, Stream};
@@ -232,7 +234,9 @@ pub(super) async fn shell(
     let remarks = match &sandbox {
         Some(sandbox) => {
             let errors = run.stderr.render().text;
-            SandboxRemarks::of_command(sandbox, &errors, request.choice(), call, &state.files).await
+            let mut remarks = SandboxRemarks::of_command(sandbox, &errors, request.choice(), call, &state.files).await;
+            remarks.refused.extend(explain_git_config(&errors));
+            remarks
         }
         None => SandboxRemarks::default(),
     };

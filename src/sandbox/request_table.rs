@@ -1,23 +1,24 @@
-//! The commands of a sandbox process: what its replies change, and the thread that reads them.
+//! The requests to a sandbox process that wait for an answer, and the thread that reads the answers.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
-use std::sync::{Mutex, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
-use super::lock;
+use super::wire::{self, Reply, StartPart};
 use crate::process::HelperProcess;
-use crate::sandbox::wire::{self, Reply, StartPart};
 
-/// Commands that are starting or running, by id.
+/// Commands that are starting or running, and descriptors that Skein waits for, by id.
 #[derive(Debug, Default)]
-pub(super) struct SandboxCommands {
+pub(super) struct RequestTable {
     pub(super) starting: HashMap<u64, mpsc::SyncSender<Result<Option<OwnedFd>, StartFailure>>>,
     pub(super) running: HashMap<u64, watch::Sender<CommandState>>,
+    pub(super) opening: HashMap<u64, oneshot::Sender<io::Result<OwnedFd>>>,
     pub(super) has_ended: bool,
 }
 
@@ -36,14 +37,24 @@ pub struct CommandState {
     pub ended: Option<ExitStatus>,
 }
 
+/// Returns the exit status of a process that was killed with its sandbox.
+pub(super) fn kill_status() -> ExitStatus {
+    ExitStatus::from_raw(libc::SIGKILL)
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Receives replies until the sandbox process ends.
-pub(super) fn read_replies(socket: &UnixStream, commands: &Mutex<SandboxCommands>, mut helper: HelperProcess) {
+pub(super) fn read_replies(socket: &UnixStream, commands: &Mutex<RequestTable>, mut helper: HelperProcess) {
     while let Ok((reply, descriptors)) = wire::receive::<Reply>(socket) {
         lock(commands).handle(reply, descriptors);
     }
     let mut commands = lock(commands);
     commands.has_ended = true;
     commands.starting.clear();
+    commands.opening.clear();
     for (_, state) in commands.running.drain() {
         state.send_modify(|state| state.ended = Some(kill_status()));
     }
@@ -51,7 +62,7 @@ pub(super) fn read_replies(socket: &UnixStream, commands: &Mutex<SandboxCommands
     helper.wait();
 }
 
-impl SandboxCommands {
+impl RequestTable {
     fn handle(&mut self, reply: Reply, descriptors: Vec<OwnedFd>) {
         match reply {
             Reply::Started { id } => {
@@ -76,12 +87,22 @@ impl SandboxCommands {
                     state.send_modify(|state| state.ended = Some(ExitStatus::from_raw(status)));
                 }
             }
+            Reply::Opened { id } => {
+                let opened = descriptors.into_iter().next();
+                self.end_opening(id, opened.ok_or_else(|| io::ErrorKind::InvalidData.into()));
+            }
+            Reply::OpenFailed { id, errno } => {
+                let error = errno.map_or_else(|| io::ErrorKind::Other.into(), io::Error::from_raw_os_error);
+                self.end_opening(id, Err(error));
+            }
             Reply::Ready { .. } | Reply::Failed { .. } | Reply::Probed { .. } => {}
         }
     }
-}
 
-/// Returns the exit status of a process that was killed with its sandbox.
-pub(super) fn kill_status() -> ExitStatus {
-    ExitStatus::from_raw(libc::SIGKILL)
+    fn end_opening(&mut self, id: u64, result: io::Result<OwnedFd>) {
+        if let Some(opening) = self.opening.remove(&id) {
+            // The caller may have stopped waiting.
+            drop(opening.send(result));
+        }
+    }
 }
