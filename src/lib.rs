@@ -20,6 +20,8 @@ pub mod process;
 pub mod socket;
 /// Tasks that end with their owner.
 pub mod task;
+/// Definitions and calls of source files.
+pub mod code_index;
 /// Files below a folder, opened without following links.
 pub mod root_files;
 /// Hosts, addresses and the port to the network.

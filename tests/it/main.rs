@@ -37,6 +37,7 @@ mod builtin;
 mod chat;
 /// Tools that a model calls from code.
 mod code;
+mod code_index;
 /// Commands as a user runs them: what they print, where, and with which exit code.
 mod cli;
 /// `skein configure`: a model, its key, an agent.

@@ -1,7 +1,9 @@
 //! Provides files, shell and plan: the tools for work on a code base.
 //!
-//! Invariant: the handler keeps no state. The session stores what it has read, edited or started.
+//! Invariant: the handler keeps no state except a cache of parsed files. The session stores what it has read, edited
+//! or started.
 
+mod analyze;
 mod ask;
 mod background;
 mod buffers;
@@ -48,6 +50,7 @@ use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler, tool, tool_handler, tool_router};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::code_index::SymbolCache;
 use crate::process::Reaper;
 use crate::sandbox::SandboxLauncher;
 use crate::tool::{CallContext, SessionStates};
@@ -75,6 +78,7 @@ pub struct Developer {
     tool_router: Arc<ToolRouter<Self>>,
     shell: Arc<Shell>,
     states: Arc<SessionStates<DeveloperState>>,
+    symbols: Arc<SymbolCache>,
 }
 
 impl std::fmt::Debug for Developer {
@@ -90,6 +94,7 @@ impl Developer {
             tool_router: Arc::new(schema::slim(Self::tool_router())),
             shell: Arc::new(Shell::new(options)),
             states: Arc::default(),
+            symbols: Arc::default(),
         }
     }
 
@@ -195,6 +200,19 @@ impl Developer {
     }
 
     #[tool(
+        description = "Outline of a source file, overview of a folder, or callers and callees of a symbol",
+        annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn analyze(
+        &self,
+        Parameters(request): Parameters<analyze::AnalyzeCode>,
+        context: RequestContext<RoleServer>,
+    ) -> ToolReply {
+        let symbols = Arc::clone(&self.symbols);
+        blocking(&context, move |call| analyze::analyze(call, &symbols, &request)).await
+    }
+
+    #[tool(
         description = "Create or replace a whole file. Read an existing one first; prefer edit_file",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false)
     )]
@@ -258,7 +276,7 @@ impl Developer {
 #[tool_handler(
     router = self.tool_router,
     name = "developer",
-    instructions = "Find your way with list_dir, find_files and search; read a file before you change it.\n\
+    instructions = "Find your way with list_dir, find_files, search and analyze; read a file before you change it.\n\
         Change files with edit_file: copy `before` exactly, with enough lines to be unique; undo_edit takes the last edit back.\n\
         Use shell for builds, tests and version control; give long-running commands `background: true` and read them with shell_output.\n\
         Give shell commands that change nothing `read_only: true`; they need no approval.\n\

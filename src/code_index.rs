@@ -1,0 +1,17 @@
+//! Finds the definitions and calls of source files with tree-sitter.
+//!
+//! Names are compared as text, without imports: functions of the same name are separated only by the type that contains
+//! them, and only if a call names that type.
+
+mod call_graph;
+mod index;
+mod language;
+mod overview;
+mod rules;
+mod symbols;
+
+pub use call_graph::{CallDirection, CallGraph, CallTree, DefinitionId, SymbolName};
+pub use index::{CodeIndex, IndexedFile, MAX_FILE_SIZE, SourceFile, SymbolCache};
+pub use language::SourceLanguage;
+pub use overview::{FileRank, rank};
+pub use symbols::{Definition, DefinitionKind, FileSymbols, SymbolParser};
