@@ -33,7 +33,7 @@ pub use rule_arguments::unreadable;
 
 use crate::graph::{Plan, ToolScope};
 use crate::ids::{ModeId, ServiceName};
-use crate::manifest::{ApprovalLevel, Layer, ModeEntry, Readiness, ServiceEntry};
+use crate::manifest::{ApprovalLevel, ModeEntry, Readiness, ServiceEntry};
 use crate::permissions::{self, SourcedRule};
 use crate::services::{Lease, Pool};
 use crate::tool::ask::Asker;
@@ -197,21 +197,9 @@ impl Broker {
         self.states.of(session).hosts.add_from(text);
     }
 
-    /// Returns the default approval level of a mode: the user's config, else the mode's own. A project's config and
-    /// modes can only make it stricter.
+    /// Returns the default approval level of a mode.
     pub fn approval(&self, mode: &ModeEntry) -> ApprovalLevel {
-        let configured = |layer| {
-            let configs = self.plan.manifests().configs.iter().filter(move |entry| entry.layer == layer);
-            configs.filter_map(|entry| entry.config.approval).next()
-        };
-        let of_mode = mode.mode.approval.unwrap_or(ApprovalLevel::Ask);
-        let of_project = [configured(Layer::Project), (mode.layer == Layer::Project).then_some(of_mode)];
-        let base = match (configured(Layer::User), mode.layer) {
-            (Some(user), _) => user,
-            (None, Layer::Project) => ApprovalLevel::Ask,
-            (None, Layer::Builtin | Layer::User | Layer::Extra | Layer::Editor) => of_mode,
-        };
-        of_project.into_iter().flatten().fold(base, stricter)
+        self.plan.approval(mode)
     }
 
     /// Returns the services that the mode depends on and the active profile leaves out.
@@ -316,20 +304,5 @@ impl std::fmt::Debug for BindRequest {
             .field("session", &self.session)
             .field("approval", &self.approval)
             .finish_non_exhaustive()
-    }
-}
-
-fn stricter(one: ApprovalLevel, other: ApprovalLevel) -> ApprovalLevel {
-    if strictness(one) >= strictness(other) { one } else { other }
-}
-
-/// Orders the levels from the loosest to the strictest.
-fn strictness(approval: ApprovalLevel) -> u8 {
-    match approval {
-        ApprovalLevel::Auto => 0,
-        ApprovalLevel::Smart => 1,
-        ApprovalLevel::Ask => 2,
-        ApprovalLevel::ReadOnly => 3,
-        ApprovalLevel::Deny => 4,
     }
 }

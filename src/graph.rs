@@ -2,6 +2,7 @@
 //!
 //! Invariant: pure and synchronous. In a `Plan`, every name resolves and there are no cycles.
 
+mod assertions;
 mod checks;
 mod cycles;
 mod machine;
@@ -16,6 +17,7 @@ use crate::diagnostic::{self, Diagnostic};
 use crate::manifest::Manifests;
 use sandboxes::SandboxProfiles;
 
+pub use assertions::{AssertionReport, check_assertions};
 pub use machine::check_machine;
 pub use nodes::{Edge, EdgeKind, Node, ServiceGraph};
 pub use plan::{Plan, RequiredService};

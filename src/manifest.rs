@@ -5,6 +5,7 @@
 //! skipped; the others are still read.
 
 mod approval;
+mod assertions;
 mod builtin;
 mod complete;
 mod config;
@@ -40,6 +41,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use approval::ApprovalLevel;
+pub use assertions::{
+    AgentSelector, AllowedNames, Assertion, AssertionFile, AssertionKind, ExcludedNames, ExternalSelector,
+    GroupSelector, ModeSelector, ReachAssertion, SandboxAssertion, SandboxField, SandboxPresence, SandboxValue,
+    ServiceSelector, TransportName, TransportSelector,
+};
 pub use config::{Config, ModelFacts, Moderator, Profile, ProfileService, ProviderAddress, SandboxConfig};
 pub use duration::{DurationError, ManifestDuration};
 pub use edit::{apply_edits, with_first};

@@ -26,9 +26,7 @@ use super::files::{CallPaths, RelativeBase};
 use super::gate::{self, GateDecision, Judge};
 use super::pinned_specs::{ToolClaims, ui_of};
 use super::session_state::BrokerState;
-use super::{
-    BindRequest, MissingService, ParentLimits, files, names, rule_arguments, sanitize, stricter, unmatched_rules,
-};
+use super::{BindRequest, MissingService, ParentLimits, files, names, rule_arguments, sanitize, unmatched_rules};
 use crate::graph::{GroupRuleKind, Plan, ScopeRefusal, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
 use crate::manifest::{ApprovalLevel, CodeExecution, Layer, SchemaError, ServiceEntry, Transport};
@@ -96,7 +94,7 @@ impl CallPolicy {
     /// Returns the approval level. Never looser than the parent's current level.
     pub(super) fn approval(&self) -> ApprovalLevel {
         let own = *self.approval.lock().unwrap_or_else(PoisonError::into_inner);
-        self.limits.parent.as_ref().map_or(own, |parent| stricter(own, parent.approval()))
+        self.limits.parent.as_ref().map_or(own, |parent| own.stricter(parent.approval()))
     }
 }
 
@@ -265,7 +263,7 @@ impl Binding {
     /// Makes the approval level stricter, effective immediately, also in a running turn. Ignores a looser level.
     pub fn tighten(&self, level: ApprovalLevel) {
         let mut approval = self.policy.approval.lock().unwrap_or_else(PoisonError::into_inner);
-        *approval = stricter(*approval, level);
+        *approval = approval.stricter(level);
     }
 
     pub fn mode(&self) -> &ModeId {

@@ -1,4 +1,6 @@
-//! `skein check`: reports all problems of the manifests, or of a recipe, at once.
+//! `skein check`: reports all problems of the manifests, or of a recipe, at once, and proves assertions about them.
+
+mod reports;
 
 use std::path::{Path, PathBuf};
 
@@ -11,9 +13,9 @@ use super::output::{CommandError, CommandOutput, display_line};
 use super::sandbox::machine::{SandboxMachine, needs_machine};
 use super::workspace::{self, UntrustedPolicy};
 use crate::diagnostic::{self, Diagnostic, Severity};
-use crate::graph::{Plan, ProcessKind, check_machine, profile_groups, profile_json};
+use crate::graph::{AssertionReport, Plan, ProcessKind, check_assertions, check_machine, profile_groups, profile_json};
 use crate::ids::ModeId;
-use crate::manifest::{self, SourceFile, Transport};
+use crate::manifest::{self, AssertionFile, DocumentKind, SourceFile, Transport};
 use crate::recipe;
 
 #[derive(Debug, Args)]
@@ -22,12 +24,28 @@ pub(super) struct CheckArgs {
     ///
     /// Manifests are checked as if given with --manifests. A file that is a recipe is checked as a recipe.
     paths: Vec<PathBuf>,
+    /// Prove the assertions in this file; may be repeated
+    #[arg(long = "assert", value_name = "FILE")]
+    assertions: Vec<PathBuf>,
     /// Print the result as JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "format")]
     json: bool,
+    /// Print the result in this format
+    #[arg(long, value_enum, default_value_t = CheckFormat::Text)]
+    format: CheckFormat,
     /// Omit notes
     #[arg(long, short)]
     quiet: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum CheckFormat {
+    Text,
+    Json,
+    /// For code scanning
+    Sarif,
+    /// For test reports
+    Junit,
 }
 
 pub(super) fn run(
@@ -45,38 +63,88 @@ pub(super) fn run(
     }
     diagnostics.extend(recipes.iter().flat_map(|path| recipe::read(path, &folders.display_path(path)).1));
     diagnostic::sort(&mut diagnostics);
+    let mut proofs = Vec::new();
+    for path in &args.assertions {
+        let shown = folders.display_path(path);
+        let (reports, mistakes) = prove(path, &shown, resolved.plan.as_ref());
+        diagnostics.extend(mistakes);
+        proofs.extend(reports);
+    }
+    let of_manifests = diagnostics.clone();
+    diagnostics.extend(proofs.iter().flat_map(|proof: &AssertionReport| proof.diagnostics.clone()));
     let count = |severity| diagnostics.iter().filter(|found: &&Diagnostic| found.severity == severity).count();
     let (errors, warnings, notes) = (count(Severity::Error), count(Severity::Warning), count(Severity::Note));
     if args.quiet {
         diagnostics.retain(|found| found.severity != Severity::Note);
     }
-    if args.json {
-        let diagnostics: Vec<_> = diagnostics.iter().map(Diagnostic::to_json).collect();
-        output.json(&json!({
-            "errors": errors, "warnings": warnings, "notes": notes, "diagnostics": diagnostics,
-            "sandbox": resolved.plan.as_ref().map(sandbox_json),
-        }));
-    } else {
-        output.diagnostics(&diagnostics);
-        if let Some(plan) = resolved.plan.as_ref().filter(|_| errors == 0) {
-            let recipes = match recipes.len() {
-                0 => String::new(),
-                count => format!("{}, ", count_label(count, "recipe")),
-            };
-            let agents = plan.agents().count();
-            let modes: usize = plan.agents().map(|agent| agent.modes.len()).sum();
-            let services = plan.services().count();
-            output.line(&format!(
-                "{recipes}{agents} agents, {modes} modes, {services} services: no errors, {}, {}",
-                count_label(warnings, "warning"),
-                count_label(notes, "note")
-            ));
-            if !args.quiet {
-                print_sandboxes(plan, output);
+    let format = if args.json { CheckFormat::Json } else { args.format };
+    match format {
+        CheckFormat::Json => {
+            let diagnostics: Vec<_> = diagnostics.iter().map(Diagnostic::to_json).collect();
+            let mut report = json!({
+                "errors": errors, "warnings": warnings, "notes": notes, "diagnostics": diagnostics,
+                "sandbox": resolved.plan.as_ref().map(sandbox_json),
+            });
+            if !args.assertions.is_empty() {
+                report["assertions"] = proofs.iter().map(proof_json).collect();
+            }
+            output.json(&report);
+        }
+        CheckFormat::Sarif => output.json(&reports::sarif(&diagnostics.iter().collect::<Vec<_>>())),
+        CheckFormat::Junit => output.text(&reports::junit(&of_manifests.iter().collect::<Vec<_>>(), &proofs)),
+        CheckFormat::Text => {
+            output.diagnostics(&diagnostics);
+            if let Some(plan) = resolved.plan.as_ref().filter(|_| errors == 0) {
+                let recipes = match recipes.len() {
+                    0 => String::new(),
+                    count => format!("{}, ", count_label(count, "recipe")),
+                };
+                let agents = plan.agents().count();
+                let modes: usize = plan.agents().map(|agent| agent.modes.len()).sum();
+                let services = plan.services().count();
+                output.line(&format!(
+                    "{recipes}{agents} agents, {modes} modes, {services} services: no errors, {}, {}",
+                    count_label(warnings, "warning"),
+                    count_label(notes, "note")
+                ));
+                if !args.assertions.is_empty() {
+                    output.line(&format!("{}: all hold", count_label(proofs.len(), "assertion")));
+                }
+                if !args.quiet {
+                    print_sandboxes(plan, output);
+                }
             }
         }
     }
     if errors > 0 { Err(CommandError::Manifests { errors }) } else { Ok(()) }
+}
+
+/// Reads an assertion file and checks it on the plan. Without a plan only the file itself is checked.
+fn prove(path: &Path, shown: &str, plan: Option<&Plan>) -> (Vec<AssertionReport>, Vec<Diagnostic>) {
+    let read = manifest::read_named(path, shown)
+        .map(|text| SourceFile::new(shown, text))
+        .and_then(|source| Ok((manifest::parse(&source)?, source)));
+    let (value, source) = match read {
+        Ok(read) => read,
+        Err(diagnostic) => return (Vec::new(), vec![*diagnostic]),
+    };
+    let mut mistakes = Vec::new();
+    let file = manifest::read_as::<AssertionFile>(DocumentKind::Assertions, value, &source, &mut mistakes);
+    let reports = match (file, plan) {
+        (Some(file), Some(plan)) => check_assertions(plan, &file, &source),
+        _ => Vec::new(),
+    };
+    (reports, mistakes)
+}
+
+fn proof_json(proof: &AssertionReport) -> Value {
+    json!({
+        "name": proof.title,
+        "file": proof.at.file,
+        "line": proof.at.span.as_ref().map(|span| span.line),
+        "holds": proof.diagnostics.is_empty(),
+        "counter_examples": proof.diagnostics.iter().map(|found| &found.problem).collect::<Vec<_>>(),
+    })
 }
 
 /// Prints what limits the processes of modes, services and external agents.

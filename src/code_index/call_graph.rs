@@ -23,7 +23,8 @@ impl SymbolName {
             _ => (None, text),
         };
         // `crate::server::Server::start`: only the type is compared.
-        let container = container.and_then(|container| container.rsplit(['.', ':']).next()).filter(|last| !last.is_empty());
+        let container =
+            container.and_then(|container| container.rsplit(['.', ':']).next()).filter(|last| !last.is_empty());
         Self { container: container.map(str::to_owned), name: name.to_owned() }
     }
 }

@@ -27,8 +27,13 @@ pub fn rank(index: &CodeIndex) -> Vec<FileRank> {
     let mut uses: Vec<BTreeMap<usize, f64>> = vec![BTreeMap::new(); index.files.len()];
     let mut users: HashMap<(usize, &str), f64> = HashMap::new();
     for (user, file) in index.files.iter().enumerate() {
-        let names: BTreeSet<&str> =
-            file.symbols.calls.iter().map(|call| &*call.callee).chain(file.symbols.types.iter().map(|name| &**name)).collect();
+        let names: BTreeSet<&str> = file
+            .symbols
+            .calls
+            .iter()
+            .map(|call| &*call.callee)
+            .chain(file.symbols.types.iter().map(|name| &**name))
+            .collect();
         for name in names {
             let reachable = |definer: &&usize| {
                 index.files.get(**definer).is_some_and(|other| other.language.shares_names_with(file.language))

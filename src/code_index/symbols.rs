@@ -117,8 +117,13 @@ impl SymbolParser {
     ) -> Option<FileSymbols> {
         let (parser, table) = self.parser(language)?;
         let tree = parse_tree(parser, source, is_cancelled)?;
-        let mut collector =
-            SymbolCollector { source, table, symbols: FileSymbols::default(), scopes: Vec::new(), names: HashMap::new() };
+        let mut collector = SymbolCollector {
+            source,
+            table,
+            symbols: FileSymbols::default(),
+            scopes: Vec::new(),
+            names: HashMap::new(),
+        };
         collector.walk(&tree);
         let mut symbols = collector.symbols;
         let lines = source.iter().filter(|byte| **byte == b'\n').count();
@@ -281,9 +286,7 @@ impl<'a> SymbolCollector<'a> {
         let is_at_top = || self.scopes.is_empty();
         let name = match rule {
             NameRule::Name => node.child_by_field_name("name"),
-            NameRule::NameWithBody => {
-                node.child_by_field_name("body").and_then(|_| node.child_by_field_name("name"))
-            }
+            NameRule::NameWithBody => node.child_by_field_name("body").and_then(|_| node.child_by_field_name("name")),
             NameRule::NameAtTop if is_at_top() => node.child_by_field_name("name"),
             NameRule::LeftAtTop if is_at_top() => {
                 node.child_by_field_name("left").filter(|left| left.kind() == "identifier")
@@ -388,8 +391,9 @@ fn callee<'tree>(call: Node<'tree>, fields: &[u16]) -> Option<Node<'tree>> {
             None => node.named_child(0)?,
         };
         // A call of the result of an expression has no name.
-        let is_expression = matches!(node.kind(), "call_expression" | "call" | "lambda" | "subscript" | "arrow_function")
-            || node.kind().contains("string");
+        let is_expression =
+            matches!(node.kind(), "call_expression" | "call" | "lambda" | "subscript" | "arrow_function")
+                || node.kind().contains("string");
         if is_expression {
             return None;
         }

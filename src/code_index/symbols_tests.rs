@@ -74,7 +74,8 @@ fn helper(x: u16) -> u16 { x }
 
 #[test]
 fn rust_calls() {
-    let source = "fn a() {\n  b();\n  Server::new();\n  x.send(1);\n  m::n::go::<u8>(c());\n  println!(\"\");\n  (|| 1)();\n}\n";
+    let source =
+        "fn a() {\n  b();\n  Server::new();\n  x.send(1);\n  m::n::go::<u8>(c());\n  println!(\"\");\n  (|| 1)();\n}\n";
     assert_eq!(
         calls(SourceLanguage::Rust, source),
         ["a -> b 2", "a -> Server::new 3", "a -> send 4", "a -> go 5", "a -> c 5", "a -> println 6"]
@@ -187,10 +188,7 @@ class Shop<T> {
             "5-5 1 Enum Kind",
         ]
     );
-    assert_eq!(
-        calls(SourceLanguage::Java, source),
-        ["total -> Prices::sum 3", "total -> size 3", "total -> Cart 3"]
-    );
+    assert_eq!(calls(SourceLanguage::Java, source), ["total -> Prices::sum 3", "total -> size 3", "total -> Cart 3"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::nodes::{EdgeKind, Node, ServiceGraph};
 use super::sandboxes::{ProcessKind, SandboxProfiles, is_sandboxed};
 use super::scope::ToolScope;
 use crate::ids::{AgentName, ModeId, ServiceName};
-use crate::manifest::{AgentEntry, Layer, Manifests, ModeEntry, ServiceEntry, Transport};
+use crate::manifest::{AgentEntry, ApprovalLevel, Layer, Manifests, ModeEntry, ServiceEntry, Transport};
 use crate::sandbox::SandboxProfile;
 
 /// A resolved, immutable set of manifests in which every name exists.
@@ -84,6 +84,23 @@ impl Plan {
     pub fn mode(&self, id: &ModeId) -> Option<(&ModeEntry, &ToolScope)> {
         let entry = self.agent(id.agent.as_str())?.modes.iter().find(|entry| entry.mode.slug == id.mode)?;
         Some((entry, self.scopes.get(id)?))
+    }
+
+    /// Returns the default approval level of a mode: the user's config, else the mode's own. A project's config and
+    /// modes can only make it stricter.
+    pub fn approval(&self, mode: &ModeEntry) -> ApprovalLevel {
+        let configured = |layer| {
+            let configs = self.manifests.configs.iter().filter(move |entry| entry.layer == layer);
+            configs.filter_map(|entry| entry.config.approval).next()
+        };
+        let of_mode = mode.mode.approval.unwrap_or(ApprovalLevel::Ask);
+        let of_project = [configured(Layer::Project), (mode.layer == Layer::Project).then_some(of_mode)];
+        let base = match (configured(Layer::User), mode.layer) {
+            (Some(user), _) => user,
+            (None, Layer::Project) => ApprovalLevel::Ask,
+            (None, Layer::Builtin | Layer::User | Layer::Extra | Layer::Editor) => of_mode,
+        };
+        of_project.into_iter().flatten().fold(base, ApprovalLevel::stricter)
     }
 
     /// Returns the effective sandbox profile of the commands of a mode. `None` if the mode runs none.
@@ -167,7 +184,8 @@ impl Plan {
         levels
     }
 
-    fn requirements(&self, service: &ServiceName) -> impl Iterator<Item = &ServiceName> {
+    /// Returns the services that a service requires.
+    pub(super) fn requirements(&self, service: &ServiceName) -> impl Iterator<Item = &ServiceName> {
         self.graph.from(&Node::Service(service.clone())).filter_map(|(_, node)| match node {
             Node::Service(required) => Some(required),
             _ => None,

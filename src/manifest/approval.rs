@@ -29,6 +29,23 @@ impl ApprovalLevel {
         }
     }
 
+    /// Returns the stricter of two levels.
+    #[must_use]
+    pub fn stricter(self, other: Self) -> Self {
+        if self.strictness() >= other.strictness() { self } else { other }
+    }
+
+    /// Orders the levels from the loosest to the strictest.
+    fn strictness(self) -> u8 {
+        match self {
+            Self::Auto => 0,
+            Self::Smart => 1,
+            Self::Ask => 2,
+            Self::ReadOnly => 3,
+            Self::Deny => 4,
+        }
+    }
+
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|approval| approval.as_str() == name)
     }

@@ -1,5 +1,5 @@
-//! Validates agent, service, config, profile and recipe files against JSON Schemas. These are generated from the types and
-//! checked in under `schemas/`, so that Skein and an editor's language server use the same text.
+//! Validates agent, service, config, profile, recipe and assertion files against JSON Schemas. These are generated from
+//! the types and checked in under `schemas/`, so that Skein and an editor's language server use the same text.
 //!
 //! Invariant: messages use the terms of YAML authors, never those of JSON Schema.
 
@@ -11,6 +11,7 @@ use jsonschema::{JsonType, ValidationError, Validator};
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
+use super::assertions::AssertionFile;
 use super::config::{Config, Profile};
 use super::model::{AgentManifest, ServiceManifest};
 use super::recipe::RecipeFile;
@@ -26,11 +27,18 @@ pub enum DocumentKind {
     Config,
     Profile,
     Recipe,
+    Assertions,
 }
 
 impl DocumentKind {
-    pub const ALL: [DocumentKind; 5] =
-        [DocumentKind::Agent, DocumentKind::Service, DocumentKind::Config, DocumentKind::Profile, DocumentKind::Recipe];
+    pub const ALL: [DocumentKind; 6] = [
+        DocumentKind::Agent,
+        DocumentKind::Service,
+        DocumentKind::Config,
+        DocumentKind::Profile,
+        DocumentKind::Recipe,
+        DocumentKind::Assertions,
+    ];
 
     /// Returns the name of the schema's file under `schemas/`.
     pub fn file_name(self) -> &'static str {
@@ -40,6 +48,7 @@ impl DocumentKind {
             DocumentKind::Config => "config.schema.json",
             DocumentKind::Profile => "profile.schema.json",
             DocumentKind::Recipe => "recipe.schema.json",
+            DocumentKind::Assertions => "assertions.schema.json",
         }
     }
 
@@ -54,12 +63,15 @@ impl DocumentKind {
             LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/profile.schema.json")));
         static RECIPE: LazyLock<CompiledSchema> =
             LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/recipe.schema.json")));
+        static ASSERTIONS: LazyLock<CompiledSchema> =
+            LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/assertions.schema.json")));
         match self {
             DocumentKind::Agent => &AGENT,
             DocumentKind::Service => &SERVICE,
             DocumentKind::Config => &CONFIG,
             DocumentKind::Profile => &PROFILE,
             DocumentKind::Recipe => &RECIPE,
+            DocumentKind::Assertions => &ASSERTIONS,
         }
     }
 }
@@ -88,6 +100,7 @@ pub fn generate(kind: DocumentKind) -> Value {
         DocumentKind::Config => generator.into_root_schema_for::<Config>(),
         DocumentKind::Profile => generator.into_root_schema_for::<Profile>(),
         DocumentKind::Recipe => generator.into_root_schema_for::<RecipeFile>(),
+        DocumentKind::Assertions => generator.into_root_schema_for::<AssertionFile>(),
     }
     .into()
 }

@@ -25,6 +25,7 @@ mod apps;
 mod apps_browser;
 /// The arrows between modules, the files nobody may forget, the size of files.
 mod architecture;
+mod assertions;
 /// `skein mcp --agents`: agents asked by MCP clients.
 mod ask;
 /// Programs that attach to a process that runs.

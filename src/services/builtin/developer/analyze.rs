@@ -251,12 +251,18 @@ impl CodeView<'_> {
         if found.is_empty() {
             let similar = graph.similar_names(&name.name, 10);
             listing.push_str(&format!("no definition of `{}` in `{}`", paths::printable(focus), self.shown));
-            let advice = if similar.is_empty() { "; look with `search`".to_owned() } else { format!("; similar: {}", similar.join(", ")) };
+            let advice = if similar.is_empty() {
+                "; look with `search`".to_owned()
+            } else {
+                format!("; similar: {}", similar.join(", "))
+            };
             listing.push_str(&advice);
             listing.push('\n');
         }
         for id in found.iter().take(MAX_DEFINITIONS) {
-            let (Some(file), Some(definition)) = (self.index.files.get(id.file), graph.definition(*id)) else { continue };
+            let (Some(file), Some(definition)) = (self.index.files.get(id.file), graph.definition(*id)) else {
+                continue;
+            };
             report::place(self.call, &file.path, usize::try_from(definition.first_line).ok());
             listing.push_str(&format!("{}\n", self.place(&graph, *id)));
             for (title, direction) in [("called by", CallDirection::Callers), ("calls", CallDirection::Callees)] {
@@ -299,7 +305,8 @@ impl CodeView<'_> {
         let (Some(file), Some(definition)) = (self.index.files.get(id.file), graph.definition(id)) else {
             return String::new();
         };
-        let parent = file.symbols.parent_of(definition).map(|parent| format!(" in {}", parent.name)).unwrap_or_default();
+        let parent =
+            file.symbols.parent_of(definition).map(|parent| format!(" in {}", parent.name)).unwrap_or_default();
         let path = paths::display_path(&self.call.session, &file.path);
         format!("{path}:{} {}{parent}", definition.first_line, definition.signature)
     }
