@@ -10,6 +10,8 @@ pub mod ids;
 pub mod text;
 /// The current time and its formats.
 pub mod clock;
+/// Draws data as SVG.
+pub mod chart;
 /// Reports on a file: severity, code, location, problem and help.
 pub mod diagnostic;
 /// Detects secrets, so that they are not stored.

@@ -389,7 +389,7 @@ fn a_host_of_mcp_apps_shows_the_app_that_was_opened() {
         "read": ["ui://apps/timer"],
         "text": "05:00",
         "size": {"width": 360, "height": 560},
-        "app": {"name": "skein-apps", "version": "1"},
+        "app": {"name": "skein-view", "version": "1"},
         "problems": [],
     });
     assert_eq!(seen, expected);

@@ -59,6 +59,8 @@ mod eras;
 mod everyday;
 /// A person at a terminal for the first time.
 mod first_run;
+/// The gallery of pictures in the docs.
+mod gallery;
 /// What a model is shown when the talk outgrows its window.
 mod compaction;
 /// The loop between a model and its tools.

@@ -31,6 +31,9 @@ fn example(service: &str) -> Option<(&'static str, Value)> {
                 "html": "<!doctype html>\n<title>Dinner Wheel</title>\n<script src=\"https://cdn.example.com/wheel.js\"></script>",
             }),
         ),
+        "autovisualiser" => {
+            ("draw", json!({"kind": "pie", "data": [{"party": "A", "seats": 12}, {"party": "B", "seats": -3}]}))
+        }
         "developer" => {
             ("edit_file", json!({"path": "greeting.txt", "edits": [{"before": "hello", "after": "good morning"}]}))
         }
@@ -164,7 +167,8 @@ async fn the_page_on_services_is_what_they_say() {
          write a core file, or a file of more than 8 GiB.\n\n\
          **More.** [knowledge.md](knowledge.md) describes what `knowledge` loads.\n\
          [orchestrator.md](orchestrator.md) describes `chatrecall`, `extensionmanager` and `tom`. The\n\
-         lessons of `tutorial` are also [pages](tutorials/first-manifest.md).\n",
+         lessons of `tutorial` are also [pages](tutorials/first-manifest.md). The\n\
+         [gallery](gallery.md) shows every kind of picture of `autovisualiser`.\n",
     );
     for entry in ready {
         let name = entry.manifest.name.as_str();

@@ -18,7 +18,7 @@ mod list;
 mod nearest;
 mod notebook;
 mod output;
-mod paths;
+pub(super) mod paths;
 mod plan;
 mod preview;
 mod progress;

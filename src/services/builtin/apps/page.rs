@@ -14,7 +14,7 @@ pub(super) const MIME: &str = "text/html;profile=mcp-app";
 /// Resource that a host displays for a call of `open_app`. It asks the host for the app of that call. No app name
 /// is valid as `_view`, so there is no conflict.
 pub(super) const VIEW: &str = "ui://apps/_view";
-pub(super) const VIEW_PAGE: &str = include_str!("view.html");
+pub(super) const VIEW_PAGE: &str = include_str!("../view.html");
 
 const FRAME: &str = include_str!("frame.html");
 /// Script that runs before any script of the page.

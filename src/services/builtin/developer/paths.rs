@@ -26,7 +26,7 @@ pub(super) fn target(call: &CallContext, name: &str) -> Result<PathBuf, ToolRefu
 }
 
 /// Resolves `name` in this session. Fails if the path is hidden or not below one of the session's roots.
-pub(super) fn resolve(session: &SessionContext, name: &str) -> Result<PathBuf, ToolRefusal> {
+pub(in crate::services::builtin) fn resolve(session: &SessionContext, name: &str) -> Result<PathBuf, ToolRefusal> {
     if name.is_empty() {
         return Err(ToolRefusal::new("the path is empty; `.` means the working directory"));
     }
@@ -56,7 +56,7 @@ pub(super) fn resolve(session: &SessionContext, name: &str) -> Result<PathBuf, T
 }
 
 /// Formats a path for messages, relative to the working directory if it is below it.
-pub(super) fn display_path(session: &SessionContext, place: &Path) -> String {
+pub(in crate::services::builtin) fn display_path(session: &SessionContext, place: &Path) -> String {
     let cwd = follow(&session.cwd).unwrap_or_else(|_| session.cwd.clone());
     match place.strip_prefix(&cwd) {
         Ok(rest) if rest.as_os_str().is_empty() => ".".to_owned(),
@@ -81,7 +81,7 @@ pub(super) fn printable(name: &str) -> String {
 }
 
 /// Opens a path from [`resolve`] for access that does not follow links.
-pub(super) fn anchor(session: &SessionContext, place: &Path) -> io::Result<RootedPath> {
+pub(in crate::services::builtin) fn anchor(session: &SessionContext, place: &Path) -> io::Result<RootedPath> {
     RootedPath::open(&roots(session), place)
 }
 
