@@ -262,6 +262,11 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
         let problem = format!("skein cannot protect its own memory: {error}");
         return end_with(&CommandError::work(problem, "check the limits and the security policy it runs under"));
     }
+    // The parser of documents gets no arguments and no environment.
+    if arguments.first().is_some_and(|argument| argument == crate::services::DOCUMENT_PARSER_ARGUMENT) {
+        let parsed = crate::services::run_document_parser(std::io::stdin().lock(), std::io::stdout().lock());
+        return if parsed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let manifests = manifests.iter().map(|(path, text)| (PathBuf::from(path), text.as_bytes().to_vec())).collect();
     let cli = match Cli::try_parse() {
         Ok(mut cli) => {

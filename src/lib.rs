@@ -32,6 +32,8 @@ pub mod network;
 pub mod sandbox;
 /// The user's approval of a project's files.
 pub mod trust;
+/// Office documents and PDF files: bytes to text, and edits.
+pub mod document;
 /// Messages between users, models and tools.
 pub mod conversation;
 /// The port between callers of tools and services.

@@ -21,7 +21,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 
-pub use hardening::{MAX_FILE_BYTES, harden};
+pub use hardening::{MAX_FILE_BYTES, confine, harden};
 pub use helper::HelperProcess;
 use launcher::GroupLeader;
 pub use launcher::{LaunchedProcess, ProcessLauncher};

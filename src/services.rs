@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sha2::{Digest as _, Sha256};
 
+pub use builtin::computercontroller::{DOCUMENT_PARSER_ARGUMENT, run_document_parser};
 pub use builtin::{BuiltinContext, BuiltinError, BuiltinRegistry, InlineTools};
 pub use circuit::{Circuit, StartPermit};
 pub use environment::{Environment, MissingVariableError, SecretValues, literal_secrets};

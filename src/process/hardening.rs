@@ -26,6 +26,15 @@ pub fn harden() -> std::io::Result<()> {
     Ok(())
 }
 
+/// Limits this process for work on untrusted data: memory in bytes, processor time in seconds, and no files to write.
+/// Descriptors that are open stay usable.
+pub fn confine(memory: u64, seconds: u64) -> std::io::Result<()> {
+    lower(Resource::Core, 0)?;
+    lower(Resource::Fsize, 0)?;
+    lower(Resource::Data, memory)?;
+    lower(Resource::Cpu, seconds)
+}
+
 /// Lowers the soft and the hard limit, so that a child cannot raise it again. Keeps a limit that is already lower.
 fn lower(resource: Resource, max: u64) -> std::io::Result<()> {
     let now = getrlimit(resource);

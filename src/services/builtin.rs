@@ -5,6 +5,7 @@ mod answer;
 pub mod apps;
 pub mod autovisualiser;
 pub mod chatrecall;
+pub mod computercontroller;
 pub mod developer;
 pub mod extensionmanager;
 pub mod fetch;
@@ -99,7 +100,7 @@ impl BuiltinRegistry {
     /// Returns the services that ship with Skein. The state that they keep for a session outlives an instance, because a
     /// service that stops while it is idle starts again in the same session.
     pub fn builtin() -> Self {
-        let (recall, developer, fetch) = (Arc::default(), Arc::default(), Arc::default());
+        let (recall, documents, developer, fetch) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
         let todo = todo::TodoService::new();
         let autovisualiser = autovisualiser::AutovisualiserService::new();
         Self::empty()
@@ -107,6 +108,10 @@ impl BuiltinRegistry {
             .with("autovisualiser", move |_| autovisualiser.clone())
             .with("chatrecall", move |surroundings| {
                 chatrecall::ChatRecallService::new(&surroundings.data).with_states(Arc::clone(&recall))
+            })
+            .with("computercontroller", move |surroundings| {
+                computercontroller::ComputerControllerService::new(surroundings.sandbox.clone())
+                    .with_states(Arc::clone(&documents))
             })
             .with("developer", move |surroundings| {
                 let options = developer::DeveloperOptions {

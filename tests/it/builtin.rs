@@ -106,7 +106,7 @@ fn the_services_have_the_tools_that_the_docs_list() {
     for (name, service) in &built_in().services {
         let groups = service.manifest.groups.iter().map(|(group, tools)| {
             let tools: Vec<_> = tools.iter().map(|tool| tool.as_str()).collect();
-            format!("{group}: {}", tools.join(", "))
+            format!("{group}: {}", if tools.is_empty() { "(none)".to_owned() } else { tools.join(", ") })
         });
         let owner = service.manifest.owner.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
         let groups: Vec<_> = groups.collect();

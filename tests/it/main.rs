@@ -47,6 +47,8 @@ mod configure;
 mod client;
 /// Manifests that are wrong, and exactly what is said about them.
 mod diagnostics;
+/// `computercontroller`: documents through the sandboxed parser, and compared with LibreOffice.
+mod documents;
 /// `skein doctor`: what is wrong with a set-up.
 mod doctor;
 /// A session that is shown in an editor.

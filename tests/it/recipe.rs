@@ -219,7 +219,7 @@ fn missing_recipe_needs_are_reported_before_any_question() {
     let task = "title: x\ndescription: x\nprompt: Go.\n";
     let gone = format!("{task}extensions: [{{type: stdio, name: gone, cmd: /no/such/program}}]\n");
     for (recipe, args, code, says) in [
-        (format!("{task}extensions: [{{type: builtin, name: computercontroller}}]\n"), vec![], 2, "does not have"),
+        (format!("{task}extensions: [{{type: builtin, name: autovisualiser}}]\n"), vec![], 2, "does not have"),
         (
             format!("{task}extensions: [{{type: sse, name: old, uri: \"http://127.0.0.1:1/\"}}]\n"),
             vec![],

@@ -402,8 +402,8 @@ fn probe_of_what_cannot_be_started_is_a_usage_error() {
     let sandbox = sandbox();
     for (name, said) in [
         (
-            "computercontroller",
-            "error: the service `computercontroller` is planned: there is nothing to start\n  help: see `skein services`\n",
+            "autovisualiser",
+            "error: the service `autovisualiser` is planned: there is nothing to start\n  help: see `skein services`\n",
         ),
         ("plaim", "error: there is no service `plaim`\n  help: did you mean `plain`?\n"),
     ] {

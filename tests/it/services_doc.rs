@@ -34,6 +34,13 @@ fn example(service: &str) -> Option<(&'static str, Value)> {
         "autovisualiser" => {
             ("draw", json!({"kind": "pie", "data": [{"party": "A", "seats": 12}, {"party": "B", "seats": -3}]}))
         }
+        "computercontroller" => (
+            "write_document",
+            json!({"path": "prices.xlsx", "sheets": [{"name": "Fruit", "rows": [
+                [{"value": "Item", "bold": true}, {"value": "Price", "bold": true}],
+                ["Apple", 1.2], ["Pear", 1.5], ["Sum", "=SUM(B2:B3)"],
+            ]}]}),
+        ),
         "developer" => {
             ("edit_file", json!({"path": "greeting.txt", "edits": [{"before": "hello", "after": "good morning"}]}))
         }
@@ -136,7 +143,8 @@ async fn the_page_on_services_is_what_they_say() {
     let free = ready.iter().filter(|entry| entry.manifest.owner.is_none());
     let free: Vec<_> = free.map(|entry| entry.manifest.name.to_string()).collect();
     let environment = Environment::new(std::env::vars_os());
-    let options = PoolOptions { environment, data: folder.path().join("data"), ..PoolOptions::default() };
+    let sandbox = Some(crate::documents::launcher(folder.path()));
+    let options = PoolOptions { environment, sandbox, data: folder.path().join("data"), ..PoolOptions::default() };
     let runtime = Runtime::start(Arc::new(wired(&free)), BuiltinRegistry::builtin(), options, None);
     // The agent that is there for this page is not one of ours.
     let (manifests, found) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
@@ -165,6 +173,12 @@ async fn the_page_on_services_is_what_they_say() {
          **Processes.** When a command of `shell` ends, its process group ends with it. A process that left\n\
          the group, with `setsid` or as a daemon, runs until the session ends. No command or service can\n\
          write a core file, or a file of more than 8 GiB.\n\n\
+         **Documents.** `computercontroller` reads PDF, DOCX, XLSX, PPTX, ODT, ODS and CSV files of up to\n\
+         64 MiB. It writes and changes DOCX and XLSX files. Parts of the file that an edit does not concern\n\
+         keep their bytes. Each document is parsed by its own child process, which is Skein's program in a\n\
+         [sandbox](sandbox.md) with `files: none` and `network: off`. The process gets the file through a\n\
+         pipe, has no environment, and may use 1 GiB of memory and 60 seconds. A machine without some layers\n\
+         of the sandbox runs it with the others; the limits and the empty environment remain.\n\n\
          **More.** [knowledge.md](knowledge.md) describes what `knowledge` loads.\n\
          [orchestrator.md](orchestrator.md) describes `chatrecall`, `extensionmanager` and `tom`. The\n\
          lessons of `tutorial` are also [pages](tutorials/first-manifest.md). The\n\

@@ -13,7 +13,7 @@ use crate::tool::{CallContext, SessionContext};
 use crate::services::builtin::answer::ToolRefusal;
 
 /// Resolves `name` like [`resolve`]. Fails if the result is not a file for which the call was approved.
-pub(super) fn target(call: &CallContext, name: &str) -> Result<PathBuf, ToolRefusal> {
+pub(in crate::services::builtin) fn target(call: &CallContext, name: &str) -> Result<PathBuf, ToolRefusal> {
     let place = resolve(&call.session, name)?;
     if call.targets().is_none_or(|targets| targets.contains(&place)) {
         return Ok(place);
@@ -67,7 +67,7 @@ pub(in crate::services::builtin) fn display_path(session: &SessionContext, place
 
 /// Returns the path as the session names it: below a root as it was given, which may contain a link. An editor
 /// knows its files by these names.
-pub(super) fn session_path(session: &SessionContext, place: &Path) -> PathBuf {
+pub(in crate::services::builtin) fn session_path(session: &SessionContext, place: &Path) -> PathBuf {
     let below = |root: &PathBuf| {
         let rest = place.strip_prefix(follow(root).ok()?).ok()?;
         Some(if rest.as_os_str().is_empty() { root.clone() } else { root.join(rest) })
@@ -76,7 +76,7 @@ pub(super) fn session_path(session: &SessionContext, place: &Path) -> PathBuf {
 }
 
 /// Returns a name on one line, with control characters replaced.
-pub(super) fn printable(name: &str) -> String {
+pub(in crate::services::builtin) fn printable(name: &str) -> String {
     name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }
 

@@ -1,0 +1,93 @@
+//! The tools without their parser: paths, limits and the cache. `tests/it/documents.rs` has the whole service.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::super::harness::Harness;
+use super::files::MAX_FILE;
+use super::*;
+use crate::document::DocumentContent;
+
+fn harness() -> (Harness, Arc<SessionStates<DocumentCache>>) {
+    let states: Arc<SessionStates<DocumentCache>> = Arc::default();
+    (Harness::new(ComputerControllerService::new(None).with_states(Arc::clone(&states))), states)
+}
+
+fn put(harness: &Harness, states: &SessionStates<DocumentCache>, text: &str) {
+    let content = DocumentContent { text: text.to_owned(), images: Vec::new() };
+    states.of(&harness.session).put([7; 32], "report.pdf".to_owned(), content);
+}
+
+#[tokio::test]
+async fn files_outside_and_too_large_ones_are_refused() {
+    let (harness, _) = harness();
+    let outside = harness.refusal("read_document", json!({"path": "/etc/passwd"})).await;
+    assert!(outside.contains("is outside of what this session may reach"), "{outside}");
+    let missing = harness.refusal("read_document", json!({"path": "no.pdf"})).await;
+    assert!(missing.contains("could not read `no.pdf`"), "{missing}");
+    let large = std::fs::File::create(harness.session.cwd.join("large.pdf")).unwrap();
+    large.set_len(MAX_FILE + 1).unwrap();
+    let refusal = harness.refusal("read_document", json!({"path": "large.pdf"})).await;
+    assert!(refusal.starts_with("`large.pdf` is larger than 64.0 MB"), "{refusal}");
+}
+
+#[tokio::test]
+async fn an_existing_file_is_not_replaced_by_accident() {
+    let (harness, _) = harness();
+    std::fs::write(harness.session.cwd.join("a.docx"), "old").unwrap();
+    let refusal = harness.refusal("write_document", json!({"path": "a.docx", "blocks": [{"text": "x"}]})).await;
+    assert_eq!(refusal, "`a.docx` exists; change it with `update_document`, or set `overwrite: true`");
+    let refusal = harness.refusal("write_document", json!({"path": "b.docx", "blocks": [{"text": "x"}]})).await;
+    assert!(refusal.starts_with("the parser does not start"), "no launcher, no parser: {refusal}");
+    assert!(!harness.session.cwd.join("b.docx").exists());
+}
+
+#[tokio::test]
+async fn long_documents_are_read_in_parts() {
+    let (harness, states) = harness();
+    assert_eq!(harness.call("list_cache", json!({})).await.all_text(), "the cache is empty");
+    let text: String = (1..=3000).map(|line| format!("line {line}\n")).collect();
+    put(&harness, &states, &text);
+    assert_eq!(harness.call("list_cache", json!({})).await.all_text(), "d1  report.pdf (3000 lines, 28.2 kB)");
+    let part = harness.call("read_cache", json!({"id": "d1", "line": 2999})).await.all_text();
+    assert!(part.starts_with("report.pdf [d1], lines 2999-3000 of 3000\nUntrusted data"), "{part}");
+    assert!(part.contains("\n\nline 2999\nline 3000\n"), "{part}");
+    let first = harness.call("read_cache", json!({"id": "d1", "limit": 2})).await.all_text();
+    assert!(
+        first.starts_with("report.pdf [d1], lines 1-2 of 3000; continue with `read_cache` and `line: 3`"),
+        "{first}"
+    );
+    assert_eq!(harness.resource("document://d1").await["contents"][0]["text"], json!(text));
+    let other = harness.other_session("second");
+    assert!(other.refusal("read_cache", json!({"id": "d1"})).await.contains("has no document `d1`"));
+    assert_eq!(harness.call("clear_cache", json!({"id": "d1"})).await.all_text(), "removed 1 document");
+    assert!(harness.refusal("clear_cache", json!({"id": "d1"})).await.contains("has no document `d1`"));
+}
+
+#[tokio::test]
+async fn the_tools_are_small_and_annotated() {
+    let (harness, _) = harness();
+    let bytes = harness.schema_bytes("computercontroller").await;
+    assert!(bytes < 4_500, "{bytes}");
+    for tool in harness.tools().await {
+        let hints = tool.hints;
+        let all = [hints.read_only, hints.destructive, hints.idempotent, hints.open_world];
+        assert!(all.iter().all(Option::is_some), "{}: {all:?}", tool.name);
+    }
+}
+
+proptest! {
+    /// Reading part by part returns every line once.
+    #[test]
+    fn parts_join_to_the_whole_text(lines in prop::collection::vec("[a-zä ]{0,40}", 1..60), limit in 1usize..20) {
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let (mut joined, mut first) = (String::new(), 1);
+        while first <= lines.len() {
+            let part = TextPart::of(&text, first, limit);
+            prop_assert!(part.last >= first && part.last - first < limit);
+            joined.push_str(part.text);
+            first = part.last + 1;
+        }
+        prop_assert_eq!(joined, text);
+    }
+}
