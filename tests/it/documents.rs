@@ -12,25 +12,13 @@ use skein::document::{
 };
 use skein::manifest::{ApprovalLevel, Layer, Root};
 use skein::runtime::Runtime;
-use skein::sandbox::{HiddenPaths, LayerRestriction, SandboxLauncher};
+use skein::sandbox::LayerRestriction;
 use skein::services::{BuiltinRegistry, PoolOptions};
 use skein::tool::ask::NoAsker;
 use skein::tool::{CallContext, SessionContext, ToolOutcome};
 use tempfile::TempDir;
 
-use crate::support::full_tests;
-
-/// Starts sandboxes with the program under test.
-pub(crate) fn launcher(folder: &Path) -> SandboxLauncher {
-    SandboxLauncher {
-        program: env!("CARGO_BIN_EXE_skein").into(),
-        home: folder.to_owned(),
-        hidden: HiddenPaths::default(),
-        caches: folder.join("caches"),
-        runtime_folder: None,
-        restriction: LayerRestriction::default(),
-    }
-}
+use crate::support::{full_tests, launcher};
 
 /// A session with the tools of `computercontroller`.
 struct Desk {
@@ -53,7 +41,7 @@ impl Desk {
         let extra = (Layer::Extra, Root::Snapshot { files, shown: String::new() });
         let (manifests, found) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin), extra]);
         let plan = skein::graph::resolve(manifests, found).plan.expect("the manifests are right");
-        let sandbox = Some(SandboxLauncher { restriction, ..launcher(folder.path()) });
+        let sandbox = Some(launcher(folder.path(), restriction));
         let options = PoolOptions { data: folder.path().join("data"), sandbox, ..PoolOptions::default() };
         let runtime = Runtime::start(Arc::new(plan), BuiltinRegistry::builtin(), options, None);
         let scratch = folder.path().join("scratch");

@@ -143,7 +143,7 @@ async fn the_page_on_services_is_what_they_say() {
     let free = ready.iter().filter(|entry| entry.manifest.owner.is_none());
     let free: Vec<_> = free.map(|entry| entry.manifest.name.to_string()).collect();
     let environment = Environment::new(std::env::vars_os());
-    let sandbox = Some(crate::documents::launcher(folder.path()));
+    let sandbox = Some(crate::support::launcher(folder.path(), skein::sandbox::LayerRestriction::default()));
     let options = PoolOptions { environment, sandbox, data: folder.path().join("data"), ..PoolOptions::default() };
     let runtime = Runtime::start(Arc::new(wired(&free)), BuiltinRegistry::builtin(), options, None);
     // The agent that is there for this page is not one of ours.

@@ -28,7 +28,9 @@ use tempfile::TempDir;
 
 pub(crate) use fake::Fake;
 pub(crate) use full_tests::{full_tests, require_full_tests};
-pub(crate) use wired::{Wired, Wiring, agent, arguments, echo, mode, processes_of, service, stubborn, until, with};
+pub(crate) use wired::{
+    Wired, Wiring, agent, arguments, echo, launcher, mode, processes_of, service, stubborn, until, with,
+};
 
 /// A file or folder of this repository.
 pub(crate) fn repository(path: &str) -> PathBuf {

@@ -2,6 +2,7 @@
 //!
 //! Invariant: whatever a `Wired` starts carries its folder in the environment, so that no process of it can hide.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use skein::graph;
 use skein::manifest::{self, ApprovalLevel, Layer, Root};
 use skein::process::Reaper;
 use skein::runtime::Runtime;
-use skein::sandbox::{HiddenPaths, LayerRestriction, SandboxLauncher};
+use skein::sandbox::proxy::CompanyProxy;
+use skein::sandbox::{HiddenPaths, HostResources, LayerRestriction, SandboxLauncher};
 use skein::services::{BuiltinRegistry, Environment, PoolOptions, UserFolders};
 use skein::tool::ask::{Asker, NoAsker};
 use skein::tool::{CallContext, ServiceStatus, SessionContext, ToolOutcome};
@@ -184,7 +186,8 @@ impl Wiring {
     }
 }
 
-fn launcher(folder: &Path, restriction: LayerRestriction) -> SandboxLauncher {
+/// Starts sandboxes with the program under test. Nothing of the user is in reach.
+pub(crate) fn launcher(folder: &Path, restriction: LayerRestriction) -> SandboxLauncher {
     let home = folder.join("home");
     fs::create_dir_all(&home).expect("a home");
     SandboxLauncher {
@@ -193,7 +196,10 @@ fn launcher(folder: &Path, restriction: LayerRestriction) -> SandboxLauncher {
         home,
         caches: folder.join("caches"),
         runtime_folder: None,
+        sockets: folder.join("sockets"),
+        quarantine: folder.join("quarantine"),
         restriction,
+        host: HostResources { company: Ok(CompanyProxy::default()), ssh_agent: None, environment: BTreeMap::new() },
     }
 }
 
