@@ -295,7 +295,7 @@ impl Inner {
                 };
                 self.registry.start(name.as_str(), &surroundings)?
             }
-            Transport::Stdio(_) | Transport::Http(_) => Arc::new(self.negotiate(service).await?),
+            Transport::Stdio(_) | Transport::Http(_) => Arc::new(Box::pin(self.negotiate(service)).await?),
         };
         Ok(match &self.options.cassette {
             Some(cassette) => cassette.record(manifest, environment, connection),

@@ -202,7 +202,7 @@ fn agent_json(plan: &Plan, agent: &AgentEntry, running: &RunningAgents) -> Value
                 "approval": mode.approval,
                 "code_execution": mode.code_execution,
                 "start_levels": levels,
-                "sandbox": profile_json(ProcessKind::Command, plan.mode_sandbox(&id)),
+                "sandbox": profile_json(plan.mode_sandbox(&id)),
                 "prompt": entry.prompt.as_ref().map(|prompt| &prompt.file),
             })
         })
@@ -215,7 +215,7 @@ fn agent_json(plan: &Plan, agent: &AgentEntry, running: &RunningAgents) -> Value
         "delegates": plan.delegates(&manifest.name),
         "external": manifest.runtime.is_some(),
         "unfenced": plan.is_unfenced(agent),
-        "sandbox": profile_json(ProcessKind::ExternalAgent, plan.agent_sandbox(&manifest.name)),
+        "sandbox": profile_json(plan.agent_sandbox(&manifest.name)),
         "running": running.of(manifest.name.as_str()).collect::<Vec<_>>(),
         "layer": agent.layer,
         "file": agent.source.file,

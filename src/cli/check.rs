@@ -13,7 +13,7 @@ use super::output::{CommandError, CommandOutput, display_line};
 use super::sandbox::machine::{SandboxMachine, needs_machine};
 use super::workspace::{self, UntrustedPolicy};
 use crate::diagnostic::{self, Diagnostic, Severity};
-use crate::graph::{AssertionReport, Plan, ProcessKind, check_assertions, check_machine, profile_groups, profile_json};
+use crate::graph::{AssertionReport, Plan, check_assertions, check_machine, profile_groups, profile_json};
 use crate::ids::ModeId;
 use crate::manifest::{self, AssertionFile, DocumentKind, SourceFile, Transport};
 use crate::recipe;
@@ -162,17 +162,17 @@ fn sandbox_json(plan: &Plan) -> Value {
         let name = &agent.manifest.name;
         if agent.is_external() {
             let profile = plan.agent_sandbox(name);
-            agents.insert(name.to_string(), profile_json(ProcessKind::ExternalAgent, profile));
+            agents.insert(name.to_string(), profile_json(profile));
         }
         for entry in &agent.modes {
             let id = ModeId::new(name.clone(), entry.mode.slug.clone());
-            modes.insert(id.to_string(), profile_json(ProcessKind::Command, plan.mode_sandbox(&id)));
+            modes.insert(id.to_string(), profile_json(plan.mode_sandbox(&id)));
         }
     }
     let stdio = plan.services().filter(|service| matches!(service.manifest.transport, Transport::Stdio(_)));
     let services: Map<_, _> = stdio
         .map(|service| &service.manifest.name)
-        .map(|name| (name.to_string(), profile_json(ProcessKind::Service, plan.service_sandbox(name))))
+        .map(|name| (name.to_string(), profile_json(plan.service_sandbox(name))))
         .collect();
     json!({"modes": modes, "agents": agents, "services": services})
 }

@@ -255,7 +255,7 @@ fn service_json(plan: &Plan, service: &ServiceEntry, reports: &[StatusReport]) -
         "left_out_by": plan.manifests().leaving_profile(service),
         "scope": manifest.sharing(),
         "transport": kind,
-        "sandbox": profile_json(ProcessKind::Service, plan.service_sandbox(&manifest.name)),
+        "sandbox": profile_json(plan.service_sandbox(&manifest.name)),
         "owner": manifest.owner,
         "groups": manifest.groups,
         "requires": requires,

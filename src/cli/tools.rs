@@ -71,7 +71,7 @@ pub(super) fn run(
                     "absent_services": binding.missing_services().iter().map(absent_json).collect::<Vec<_>>(),
                     "mcp": scope.lists_mcp(),
                     "unfenced": unfenced,
-                    "sandbox": profile_json(ProcessKind::Command, broker.plan().mode_sandbox(&id)),
+                    "sandbox": profile_json(broker.plan().mode_sandbox(&id)),
                 }));
                 return Ok(());
             }

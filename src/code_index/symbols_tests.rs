@@ -188,7 +188,10 @@ class Shop<T> {
             "5-5 1 Enum Kind",
         ]
     );
-    assert_eq!(calls(SourceLanguage::Java, source), ["total -> Prices::sum 3", "total -> size 3", "total -> Cart 3"]);
+    assert_eq!(
+        calls(SourceLanguage::Java, source),
+        ["total -> Prices::sum 3", "total -> Cart::size 3", "total -> Cart 3"]
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::nodes::{EdgeKind, Node, ServiceGraph};
-use super::sandboxes::{ProcessKind, SandboxProfiles, is_sandboxed};
+use super::sandboxes::{SandboxProfiles, is_sandboxed};
 use super::scope::ToolScope;
 use crate::ids::{AgentName, ModeId, ServiceName};
 use crate::manifest::{AgentEntry, ApprovalLevel, Layer, Manifests, ModeEntry, ServiceEntry, Transport};
@@ -144,7 +144,7 @@ impl Plan {
     /// Returns true for an external agent whose process no sandbox limits. Its mode limits its requests to Skein, but
     /// not what its process does by itself. Front ends therefore show it as `unfenced`.
     pub fn is_unfenced(&self, agent: &AgentEntry) -> bool {
-        agent.is_external() && !is_sandboxed(ProcessKind::ExternalAgent, self.agent_sandbox(&agent.manifest.name))
+        agent.is_external() && !is_sandboxed(self.agent_sandbox(&agent.manifest.name))
     }
 
     /// Returns the services that a session in this mode needs, in start order. The services of one level start in

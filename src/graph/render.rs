@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::nodes::{EdgeKind, Node};
 use super::plan::Plan;
 use super::sandbox_view::{profile_groups, profile_json};
-use super::sandboxes::ProcessKind;
 use crate::ids::ModeId;
 use crate::manifest::{AgentEntry, ModeEntry, Readiness};
 
@@ -178,7 +177,7 @@ fn graph_json(plan: &Plan) -> Value {
         nodes.push(json!({
             "id": node, "kind": "agent", "name": agent.manifest.name, "layer": agent.layer, "file": agent.source.file,
             "unfenced": plan.is_unfenced(agent),
-            "sandbox": profile_json(ProcessKind::ExternalAgent, plan.agent_sandbox(&agent.manifest.name)),
+            "sandbox": profile_json(plan.agent_sandbox(&agent.manifest.name)),
         }));
         for entry in &agent.modes {
             let id = id_of(agent, entry);
@@ -186,7 +185,7 @@ fn graph_json(plan: &Plan) -> Value {
             nodes.push(json!({
                 "id": key(&Node::Mode(id.clone())), "kind": "mode", "name": id, "internal": entry.mode.internal, "mcp": mcp,
                 "tool_groups": entry.mode.tool_groups,
-                "sandbox": profile_json(ProcessKind::Command, plan.mode_sandbox(&id)),
+                "sandbox": profile_json(plan.mode_sandbox(&id)),
             }));
         }
     }
@@ -195,7 +194,7 @@ fn graph_json(plan: &Plan) -> Value {
             "id": key(&Node::Service(service.manifest.name.clone())), "kind": "service", "name": service.manifest.name,
             "status": service.manifest.status, "owner": service.manifest.owner,
             "layer": service.layer, "file": service.source.file,
-            "sandbox": profile_json(ProcessKind::Service, plan.service_sandbox(&service.manifest.name)),
+            "sandbox": profile_json(plan.service_sandbox(&service.manifest.name)),
         }));
     }
     let edges: Vec<_> = plan

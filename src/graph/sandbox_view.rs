@@ -18,16 +18,15 @@ fn describe(kind: ProcessKind, profile: Option<&SandboxProfile>, words: fn(&Sand
         None if kind == ProcessKind::Command => "runs no commands".to_owned(),
         None => "unsandboxed".to_owned(),
         Some(profile) if profile.enforce == Enforcement::Off => "unsandboxed (--sandbox off)".to_owned(),
-        Some(profile) if is_sandboxed(kind, Some(profile)) => words(profile),
-        Some(profile) => format!("{}; not applied by this version", words(profile)),
+        Some(profile) => words(profile),
     }
 }
 
 /// Returns the profile as JSON, with the fields of a manifest and `applied`. `null` if there is none.
-pub fn profile_json(kind: ProcessKind, profile: Option<&SandboxProfile>) -> Value {
+pub fn profile_json(profile: Option<&SandboxProfile>) -> Value {
     let mut value = json!(profile);
     if let Some(fields) = value.as_object_mut() {
-        fields.insert("applied".to_owned(), json!(is_sandboxed(kind, profile)));
+        fields.insert("applied".to_owned(), json!(is_sandboxed(profile)));
     }
     value
 }

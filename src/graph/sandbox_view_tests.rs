@@ -151,19 +151,17 @@ fn the_flag_overrides_manifests_and_config() {
 }
 
 #[test]
-fn a_profile_that_is_not_applied_says_so() {
+fn every_profile_is_applied_unless_it_is_off() {
     let default = SandboxProfile::of_commands(CommandPower::EditsAll);
     let stated = SandboxProfile { enforce: Enforcement::Required, ..default.clone() };
-    for (kind, profile, remark, applied) in [
-        (ProcessKind::Command, &stated, "", true),
-        (ProcessKind::Command, &default, "", true),
-        (ProcessKind::Service, &stated, "; not applied by this version", false),
-        (ProcessKind::ExternalAgent, &stated, "; not applied by this version", false),
-    ] {
-        let text = profile_text(kind, Some(profile));
-        assert_eq!(text, format!("{profile}{remark}"));
-        assert_eq!(profile_json(kind, Some(profile))["applied"], applied);
+    let off = SandboxProfile { enforce: Enforcement::Off, ..default.clone() };
+    for kind in [ProcessKind::Command, ProcessKind::Service, ProcessKind::ExternalAgent] {
+        assert_eq!(profile_text(kind, Some(&stated)), stated.to_string());
+        assert_eq!(profile_text(kind, Some(&default)), default.to_string());
+        assert_eq!(profile_text(kind, Some(&off)), "unsandboxed (--sandbox off)");
     }
+    assert_eq!(profile_json(Some(&default))["applied"], true);
+    assert_eq!(profile_json(Some(&off))["applied"], false);
     assert_eq!(profile_text(ProcessKind::Service, None), "unsandboxed");
-    assert_eq!(profile_json(ProcessKind::Service, None), Value::Null);
+    assert_eq!(profile_json(None), Value::Null);
 }

@@ -19,17 +19,9 @@ pub enum ProcessKind {
     ExternalAgent,
 }
 
-/// Returns true if Skein starts processes of this kind inside their profile. Where it does not, every view shows that.
-/// No other place decides it.
-pub(super) const fn starts_sandboxed(kind: ProcessKind) -> bool {
-    match kind {
-        ProcessKind::Command | ProcessKind::Service | ProcessKind::ExternalAgent => true,
-    }
-}
-
 /// Returns true if a sandbox limits a process with this profile.
-pub fn is_sandboxed(kind: ProcessKind, profile: Option<&SandboxProfile>) -> bool {
-    starts_sandboxed(kind) && profile.is_some_and(SandboxProfile::is_applied)
+pub fn is_sandboxed(profile: Option<&SandboxProfile>) -> bool {
+    profile.is_some_and(SandboxProfile::is_applied)
 }
 
 /// The effective profiles of a plan.

@@ -25,7 +25,7 @@ impl Inner {
             Some(ServerEra::Newer) => Era::Slow,
             None => return self.explore(service, server).await,
         };
-        let connected = self.reach(service, era).await;
+        let connected = Box::pin(self.reach(service, era)).await;
         if connected.is_err() {
             // It may be another version of the server now, so the next start asks.
             self.eras.remove(&server);
@@ -42,7 +42,7 @@ impl Inner {
 
     /// Asks an unknown server for its versions, and connects accordingly.
     async fn explore(&self, service: &Service, server: Server) -> Result<McpConnection, ConnectError> {
-        let (era, may_be_newer) = match self.reach(service, Era::Unknown).await {
+        let (era, may_be_newer) = match Box::pin(self.reach(service, Era::Unknown)).await {
             Ok(connection) if service.owner.is_some() && connection.accepts_handshake().await => {
                 connection.stop().await;
                 (ServerEra::Both, true)
@@ -51,12 +51,12 @@ impl Inner {
             Err(ConnectError::OlderEra) => (ServerEra::Older, false),
             connected => return connected,
         };
-        match self.reach(service, Era::Handshake).await {
+        match Box::pin(self.reach(service, Era::Handshake)).await {
             Ok(connection) => {
                 self.eras.insert(server, era);
                 Ok(self.with_choice(connection, Some(era), server))
             }
-            Err(ConnectError::Handshake { .. }) if may_be_newer => self.reach(service, Era::Slow).await,
+            Err(ConnectError::Handshake { .. }) if may_be_newer => Box::pin(self.reach(service, Era::Slow)).await,
             Err(error) => Err(error),
         }
     }

@@ -338,7 +338,8 @@ impl Service {
         }
         let limit = self.manifest.timeouts.start.duration();
         let starting = async {
-            let connection = pool.connect(self).await?;
+            // The future is large, and every caller would contain it.
+            let connection = Box::pin(pool.connect(self)).await?;
             let catalog = connection.catalog().await;
             match catalog {
                 Ok(catalog) => {

@@ -43,14 +43,15 @@ fn check(plan: &Plan, text: &str) -> Vec<String> {
     diagnostics.map(|found| format!("{} {} {}", found.at, found.code, found.problem)).collect()
 }
 
-const ONLY: &str = "assert:\n  - {only: [coding/devsecops], reach: {service: terraform}}\n";
+/// Modes with the group `mcp` reach every third-party service.
+const ONLY: &str = "assert:\n  - {only: [coding/*, goose/*], reach: {service: terraform}}\n";
 
 #[test]
 fn only_listed_modes_reach_a_service() {
     assert_eq!(check(&plan("dependencies: [developer], tool_groups: [read]"), ONLY), [""; 0]);
     assert_eq!(
         check(&plan("dependencies: [terraform], tool_groups: [infra]"), ONLY),
-        ["rules.yaml:4:32 E142 ops/run reaches the service terraform: ops/run → terraform"]
+        ["rules.yaml:4:31 E142 ops/run reaches the service terraform: ops/run → terraform"]
     );
 }
 
@@ -58,7 +59,7 @@ fn only_listed_modes_reach_a_service() {
 fn a_required_service_is_reached_too() {
     assert_eq!(
         check(&plan("dependencies: [deploy], tool_groups: [ship]"), ONLY),
-        ["rules.yaml:4:32 E142 ops/run reaches the service terraform: ops/run → deploy → terraform"]
+        ["rules.yaml:4:31 E142 ops/run reaches the service terraform: ops/run → deploy → terraform"]
     );
 }
 
@@ -69,7 +70,7 @@ fn delegation_counts_if_the_assertion_says_so() {
         check(&plan, text).into_iter().filter(|line| line.contains(" orchestrator/auto ")).collect()
     };
     assert_eq!(of_orchestrator(ONLY), [""; 0]);
-    let with = "assert:\n  - {only: [ops/run], reach: {service: terraform, delegation: true}}\n";
+    let with = "assert:\n  - {only: [ops/run, coding/*, goose/*], reach: {service: terraform, delegation: true}}\n";
     assert_eq!(
         of_orchestrator(with),
         [
@@ -100,8 +101,8 @@ fn fields_of_a_sandbox_have_allowed_values() {
     let plan = plan("dependencies: [developer], tool_groups: [command], sandbox: {files: full, network: [a.example]}");
     let mode = |field: &str| check(&plan, &format!("assert:\n  - {{mode: ops/run, sandbox: {{{field}}}}}\n"));
     assert_eq!(mode("files: [full], network: [off], hosts: [a.example]"), [""; 0]);
-    assert_eq!(mode("files: [none, workspace]"), ["rules.yaml:4:20 E142 the shell of ops/run has `files: full`"]);
-    assert_eq!(mode("hosts: [b.example]"), ["rules.yaml:4:20 E142 the shell of ops/run reaches the host `a.example`"]);
+    assert_eq!(mode("files: [none, workspace]"), ["rules.yaml:4:21 E142 the shell of ops/run has `files: full`"]);
+    assert_eq!(mode("hosts: [b.example]"), ["rules.yaml:4:21 E142 the shell of ops/run reaches the host `a.example`"]);
 }
 
 #[test]
@@ -110,7 +111,7 @@ fn a_mode_has_no_excluded_group() {
     assert_eq!(check(&plan("dependencies: [developer], tool_groups: [read]"), text), [""; 0]);
     assert_eq!(
         check(&plan("dependencies: [developer], tool_groups: [read, edit]"), text),
-        ["rules.yaml:4:20 E142 ops/run has the group edit"]
+        ["rules.yaml:4:21 E142 ops/run has the group edit"]
     );
     let builtin = "assert:\n  - {mode: coding/security, groups: {not: [edit, command]}}\n";
     assert_eq!(check(&plan(""), builtin), [""; 0]);
@@ -121,7 +122,7 @@ fn tools_and_delegates_are_compared_with_lists() {
     let plan = plan("dependencies: [developer], tool_groups: [read]");
     assert_eq!(check(&plan, "assert:\n  - {mode: ops/run, tools: {not: [\"*__shell*\"]}}\n"), [""; 0]);
     let some = check(&plan, "assert:\n  - {mode: ops/run, tools: [developer__read_file]}\n");
-    assert!(some.contains(&"rules.yaml:4:20 E142 ops/run has the tool developer__search".to_owned()), "{some:?}");
+    assert!(some.contains(&"rules.yaml:4:21 E142 ops/run has the tool developer__search".to_owned()), "{some:?}");
     let delegates = check(&plan, "assert:\n  - {agents: [orchestrator], delegates: {not: [ops/*]}}\n");
     assert!(delegates[0].ends_with("orchestrator may delegate to ops/run"), "{delegates:?}");
 }
@@ -130,7 +131,7 @@ fn tools_and_delegates_are_compared_with_lists() {
 fn levels_are_compared_with_a_list() {
     let text = "assert:\n  - {mode: ops/run, approval: [ask, read-only]}\n";
     assert_eq!(check(&plan("approval: read-only"), text), [""; 0]);
-    assert_eq!(check(&plan("approval: auto"), text), ["rules.yaml:4:20 E142 ops/run has the approval level auto"]);
+    assert_eq!(check(&plan("approval: auto"), text), ["rules.yaml:4:21 E142 ops/run has the approval level auto"]);
 }
 
 #[test]
@@ -153,11 +154,11 @@ fn a_mode_must_reach_or_must_never_reach() {
     assert_eq!(check(&plan, "assert:\n  - {mode: ops/run, reach: {tool: terraform__apply}}\n"), [""; 0]);
     assert_eq!(
         check(&plan, "assert:\n  - {mode: ops/run, reach: {tool: terraform__apply, never: true}}\n"),
-        ["rules.yaml:4:20 E142 ops/run reaches the tool terraform__apply: ops/run → terraform__apply"]
+        ["rules.yaml:4:21 E142 ops/run reaches the tool terraform__apply: ops/run → terraform__apply"]
     );
     assert_eq!(
         check(&plan, "assert:\n  - {mode: ops/run, reach: {service: fetch}}\n"),
-        ["rules.yaml:4:20 E142 ops/run does not reach the service fetch"]
+        ["rules.yaml:4:21 E142 ops/run does not reach the service fetch"]
     );
 }
 

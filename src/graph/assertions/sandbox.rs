@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::AssertionCheck;
 use super::selection::Selection;
-use crate::graph::sandboxes::{ProcessKind, is_sandboxed};
+use crate::graph::sandboxes::is_sandboxed;
 use crate::manifest::{ApprovalLevel, SandboxAssertion, SandboxField, SandboxValue, Transport};
 use crate::sandbox::{OtherHosts, SandboxProfile};
 
@@ -12,7 +12,6 @@ use crate::sandbox::{OtherHosts, SandboxProfile};
 struct SelectedProcess<'a> {
     /// For messages: `coding/backend`, `agent claude`.
     name: String,
-    kind: ProcessKind,
     profile: Option<&'a SandboxProfile>,
 }
 
@@ -20,7 +19,7 @@ impl AssertionCheck<'_> {
     pub(super) fn check_sandbox(&mut self, selection: &Selection, assertion: &SandboxAssertion) {
         let mut problems = Vec::new();
         for process in self.processes(selection) {
-            let Some(profile) = process.profile.filter(|profile| is_sandboxed(process.kind, Some(profile))) else {
+            let Some(profile) = process.profile.filter(|profile| is_sandboxed(Some(profile))) else {
                 problems.push(format!("{} runs without a sandbox", process.name));
                 continue;
             };
@@ -46,14 +45,13 @@ impl AssertionCheck<'_> {
         for agent in agents.into_iter().filter(|agent| external(agent)) {
             processes.push(SelectedProcess {
                 name: format!("the external agent {agent}"),
-                kind: ProcessKind::ExternalAgent,
                 profile: self.plan.agent_sandbox(agent),
             });
         }
         for mode in selection.modes.iter().filter(|mode| !external(&mode.agent)) {
             if let Some(profile) = self.plan.mode_sandbox(mode) {
                 let name = format!("the shell of {mode}");
-                processes.push(SelectedProcess { name, kind: ProcessKind::Command, profile: Some(profile) });
+                processes.push(SelectedProcess { name, profile: Some(profile) });
             }
         }
         for name in &selection.services {
@@ -61,7 +59,6 @@ impl AssertionCheck<'_> {
             if matches!(transport, Some(Transport::Stdio(_))) {
                 processes.push(SelectedProcess {
                     name: format!("the service {name}"),
-                    kind: ProcessKind::Service,
                     profile: self.plan.service_sandbox(name),
                 });
             }

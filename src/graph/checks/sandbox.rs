@@ -2,7 +2,7 @@
 
 use super::join_names;
 use crate::diagnostic::{Diagnostic, SourceLocation};
-use crate::graph::sandboxes::{ProcessKind, SandboxProfiles, is_sandboxed};
+use crate::graph::sandboxes::{SandboxProfiles, is_sandboxed};
 use crate::ids::{ModeId, nearest};
 use crate::manifest::{
     AgentEntry, AgentRuntime, ConfigEntry, DocumentPath, Layer, Manifests, ModeEntry, ServiceEntry, ServiceSharing,
@@ -67,7 +67,7 @@ fn note_shell(id: &ModeId, mode: &ModeEntry, profile: Option<&SandboxProfile>, f
         return;
     };
     let (effect, help) = match profile {
-        Some(profile) if is_sandboxed(ProcessKind::Command, Some(profile)) => (
+        Some(profile) if is_sandboxed(Some(profile)) => (
             format!("its shell {}", profile.writes()),
             "`sandbox` of the mode decides what its shell may do".to_owned(),
         ),

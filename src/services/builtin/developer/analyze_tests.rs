@@ -24,7 +24,7 @@ async fn a_file_is_outlined() {
     assert_eq!(
         said.text,
         "src/server.rs (Rust, 9 lines)\n\
-         \x20 1-1 pub struct Server { port: u16 }\n\
+         \x20 1-1 pub struct Server\n\
          \x20 3-7 impl Server\n\
          \x20   4-6 pub fn start(&self) -> u16\n\
          \x20 9-9 fn listen(port: u16) -> u16\n"
