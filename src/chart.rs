@@ -275,5 +275,5 @@ fn draw_table(frame: Frame<'_>, title: &str) -> Result<ChartSheet, ChartError> {
 }
 
 #[cfg(test)]
-#[path = "chart_tests.rs"]
+#[path = "chart/chart_tests.rs"]
 mod tests;

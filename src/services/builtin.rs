@@ -400,7 +400,7 @@ mod tests {
     }
 
     /// What is paid in every request of a mode that binds them. With the developer's tools the three together
-    /// stay under 6,000 bytes.
+    /// stay under 6,600 bytes.
     #[tokio::test]
     async fn tool_schemas_are_small() {
         let memory = Harness::with_data(super::memory::MemoryService::new).schema_bytes("memory").await;

@@ -130,7 +130,12 @@ impl McpConnection {
 
     /// Asks a server of the newer era whether it also accepts the older handshake.
     pub(super) async fn accepts_handshake(&self) -> bool {
-        if !is_newer(&self.peer) {
+        // Skein's own servers ask as the newer era does, and let in only one connection.
+        let is_skein = self
+            .peer
+            .peer_info()
+            .is_some_and(|info| info.server_info.as_ref().is_some_and(|server| server.name == "skein"));
+        if !is_newer(&self.peer) || is_skein {
             return false;
         }
         let ClientConfig { client_info, capabilities, .. } = self.client.get_info();

@@ -1,9 +1,9 @@
 //! `skein check --assert`: proofs, counter-examples, and reports for other programs.
 
-use expect_test::expect;
+use expect_test::{expect, expect_file};
 use serde_json::Value;
 
-use crate::support::{Sandbox, full_tests};
+use crate::support::{Sandbox, full_tests, repository};
 
 const HOLDS: &str = "version: 1\nkind: assertions\nassert:\n  \
                      - {name: security only reads, mode: coding/security, groups: {not: [edit, command]}}\n";
@@ -27,10 +27,7 @@ fn a_counter_example_has_a_place_and_a_path() {
     let whole = sandbox.skein(&["check", "--quiet", "--assert", "rules.yaml"]).whole();
     assert!(whole.starts_with("exit 6\n"), "{whole}");
     assert!(whole.contains("E142") && whole.contains("rules.yaml:4:"), "{whole}");
-    assert!(
-        whole.contains("goose/specialist reaches the tool fetch__fetch_url: goose/specialist → fetch__fetch_url"),
-        "{whole}"
-    );
+    assert!(whole.contains("coding/pm reaches the tool fetch__fetch_url: coding/pm → fetch__fetch_url"), "{whole}");
     assert!(!whole.contains("coding/pm has"), "{whole}");
 }
 
@@ -42,6 +39,17 @@ fn an_unknown_key_names_the_nearest() {
     let whole = sandbox.skein(&["check", "--quiet", "--assert", "rules.yaml"]).whole();
     assert!(whole.starts_with("exit 6\n"), "{whole}");
     assert!(whole.contains("rules.yaml:4:") && whole.contains("did you mean `groups`?"), "{whole}");
+}
+
+/// Each code with its place and its help.
+#[test]
+fn mistakes_are_explained() {
+    let sandbox = Sandbox::new();
+    let rules = "version: 1\nkind: assertions\nassert:\n  - {mode: coding/pm}\n  \
+                 - {mode: coding/pn, groups: [read]}\n  - {mode: coding/backend, groups: {not: [command]}}\n";
+    sandbox.write("project/rules.yaml", rules);
+    let ran = sandbox.skein(&["check", "--quiet", "--assert", "rules.yaml"]);
+    expect_file![repository("tests/fixtures/assertions/mistakes.txt")].assert_eq(&ran.whole());
 }
 
 #[test]

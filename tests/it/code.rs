@@ -142,7 +142,7 @@ fn a_model_can_find_out_what_there_is() {
     let messages = model.requests().last().unwrap()["messages"].clone();
     let told: Vec<_> = messages.as_array().unwrap().iter().filter(|message| message["role"] == "tool").collect();
     let told: Vec<_> = told.iter().map(|message| message["content"].as_str().unwrap()).collect();
-    assert!(told[0].starts_with("developer\n  developer.find_files: "), "{}", told[0]);
+    assert!(told[0].starts_with("developer\n  developer.analyze: "), "{}", told[0]);
     assert!(told[0].contains("developer.read_file") && !told[0].contains("shell"), "{}", told[0]);
     assert!(told[1].contains("developer.search:") && !told[1].contains("read_file"), "{}", told[1]);
     assert!(told[2].starts_with("None of the "), "{}", told[2]);

@@ -224,7 +224,7 @@ fn codes_in_source() -> BTreeSet<String> {
 #[test]
 fn every_code_has_a_fixture() {
     let mut shown = BTreeSet::new();
-    for folder in [bad(), bad_recipes()] {
+    for folder in [bad(), bad_recipes(), package().join("tests/fixtures/assertions")] {
         for path in fs::read_dir(folder).expect("the fixtures").map(|entry| entry.expect("an entry").path()) {
             if path.extension().is_none_or(|extension| extension != "txt") {
                 continue;

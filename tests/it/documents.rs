@@ -96,7 +96,8 @@ async fn documents_are_written_changed_and_read() {
         let text = desk.text("read_document", json!({"path": "new/data.xlsx", "sheet": "Data"})).await;
         assert!(text.starts_with("new/data.xlsx, sheet Data [d1]\nUntrusted data up to the line [end "), "{text}");
         assert!(text.contains("| 2 | b | 20 |"), "{text}");
-        assert!(desk.text("list_cache", json!({})).await.starts_with("d1  new/data.xlsx, sheet Data (6 lines, "));
+        let cached = desk.text("list_cache", json!({})).await;
+        assert!(cached.starts_with("d1  new/data.xlsx, sheet Data (5 lines, "), "{cached}");
         let refused = desk.call("read_document", json!({"path": "new/data.xlsx", "sheet": "Dada"})).await;
         assert_eq!(refused.all_text(), "there is no sheet `Dada`; the sheets are `Data`, `More`");
         desk.end().await;
@@ -231,7 +232,9 @@ fn skein_reads_what_libreoffice_writes() {
     for ending in ["docx:MS Word 2007 XML", "odt:writer8"] {
         let file = convert(&html, ending);
         let shown = read(&file, &text);
-        assert!(shown.starts_with("# Größe\n\nFirst bold text.\n\n- one\n- two\n"), "{ending}: {shown}");
+        // LibreOffice writes the first heading of a page as a paragraph in ODT.
+        let body = shown.trim_start_matches("# ");
+        assert!(body.starts_with("Größe\n\nFirst bold text.\n\n- one\n- two\n"), "{ending}: {shown}");
         assert!(shown.contains("| k | v |\n") && shown.ends_with("## End\n"), "{ending}: {shown}");
     }
     let pdf = read(&convert(&convert(&html, "docx:MS Word 2007 XML"), "pdf"), &text);

@@ -176,7 +176,7 @@ fn its_services_are_one_server_with_what_the_mode_admits() {
         assert_eq!((servers.as_array().map(Vec::len), &servers[0]["name"]), (Some(1), &json!("skein")), "{servers}");
         let (_, updates) = client.prompt(&session, "tools");
         let tools = spoken(&updates);
-        let expected = "developer__find_files developer__list_dir developer__read_file developer__search \
+        let expected = "developer__analyze developer__find_files developer__list_dir developer__read_file developer__search \
                         developer__update_plan memory__forget memory__list_memories memory__recall memory__remember";
         assert_eq!(tools, expected, "over {transport}");
         let (_, updates) =

@@ -59,9 +59,10 @@ fn a_mode_without_its_required_service_cannot_be_entered() {
         assert_eq!((run.code, run.stderr.contains(said)), (1, true), "{command:?}: {}", run.whole());
     }
     let mut client = Acp::able(&sandbox, &["-a", "painter/draw"], &json!({}));
-    let cwd = client.cwd();
-    let error = client.refused("session/new", json!({"cwd": cwd, "mcpServers": []}));
-    assert!(error["message"].as_str().unwrap().contains(said), "{error}");
+    let session = client.session();
+    let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "list"}]});
+    let error = client.refused("session/prompt", prompt);
+    assert!(error.to_string().contains(said), "{error}");
     // An optional one is only shown.
     let optional = sandbox.skein(&["tools", "-a", "painter/sketch"]);
     assert!(optional.code == 0 && optional.stdout.contains("absent: it is planned"), "{}", optional.whole());

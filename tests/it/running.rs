@@ -400,11 +400,11 @@ fn probe_of_what_cannot_be_started_is_a_usage_error() {
         return;
     }
     let sandbox = sandbox();
+    let later = "version: 1\nkind: service\nname: later\ndescription: x\nstatus: planned\n\
+                 transport: {stdio: {command: later}}\n";
+    sandbox.write("config/services/later.yaml", later);
     for (name, said) in [
-        (
-            "autovisualiser",
-            "error: the service `autovisualiser` is planned: there is nothing to start\n  help: see `skein services`\n",
-        ),
+        ("later", "error: the service `later` is planned: there is nothing to start\n  help: see `skein services`\n"),
         ("plaim", "error: there is no service `plaim`\n  help: did you mean `plain`?\n"),
     ] {
         let run = sandbox.skein(&["services", "--probe", name]);

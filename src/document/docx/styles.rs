@@ -8,6 +8,15 @@ use crate::document::relations::{NewPart, add_part, end_tag, relations};
 use crate::document::request::BlockStyle;
 use crate::document::xml::{TextSplices, XmlEvent, XmlReader, decode};
 
+pub(super) const EMPTY_STYLES: &str = concat!(
+    "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n",
+    "<w:styles xmlns:w=\"http://schemas.openxmlformats.org/wordprocessingml/2006/main\"><w:docDefaults><w:rPrDefault>",
+    "<w:rPr><w:rFonts w:ascii=\"Calibri\" w:hAnsi=\"Calibri\" w:cs=\"Calibri\"/><w:sz w:val=\"22\"/></w:rPr>",
+    "</w:rPrDefault><w:pPrDefault><w:pPr><w:spacing w:after=\"160\" w:line=\"259\" w:lineRule=\"auto\"/></w:pPr>",
+    "</w:pPrDefault></w:docDefaults><w:style w:type=\"paragraph\" w:default=\"1\" w:styleId=\"Normal\">",
+    "<w:name w:val=\"Normal\"/><w:qFormat/></w:style></w:styles>"
+);
+
 /// What a style is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StyleRole {
@@ -120,7 +129,7 @@ impl ParagraphStyles {
             Some(relation) => relation.target,
             None => {
                 let name = "word/styles.xml";
-                let contents = super::template::EMPTY_STYLES.to_owned();
+                let contents = EMPTY_STYLES.to_owned();
                 let content_type = "application/vnd.openxmlformats-officedocument.wordprocessingml.styles+xml";
                 add_part(archive, part, NewPart { name, content_type, kind: "styles", contents })?;
                 name.to_owned()

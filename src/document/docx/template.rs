@@ -2,6 +2,7 @@
 
 use super::blocks::WORD;
 use super::edit::append;
+use super::styles::EMPTY_STYLES;
 use crate::document::archive::OfficeArchive;
 use crate::document::error::DocumentError;
 use crate::document::relations::{NewPart, add_part};
@@ -11,15 +12,6 @@ const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\
 const OFFICE: &str = "http://schemas.openxmlformats.org/officeDocument/2006/relationships";
 const PACKAGE: &str = "http://schemas.openxmlformats.org/package/2006";
 const DOCUMENT: &str = "word/document.xml";
-
-pub(super) const EMPTY_STYLES: &str = concat!(
-    "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n",
-    "<w:styles xmlns:w=\"http://schemas.openxmlformats.org/wordprocessingml/2006/main\"><w:docDefaults><w:rPrDefault>",
-    "<w:rPr><w:rFonts w:ascii=\"Calibri\" w:hAnsi=\"Calibri\" w:cs=\"Calibri\"/><w:sz w:val=\"22\"/></w:rPr>",
-    "</w:rPrDefault><w:pPrDefault><w:pPr><w:spacing w:after=\"160\" w:line=\"259\" w:lineRule=\"auto\"/></w:pPr>",
-    "</w:pPrDefault></w:docDefaults><w:style w:type=\"paragraph\" w:default=\"1\" w:styleId=\"Normal\">",
-    "<w:name w:val=\"Normal\"/><w:qFormat/></w:style></w:styles>"
-);
 
 /// Returns a new document with these blocks.
 pub(in crate::document) fn write(blocks: &[TextBlock]) -> Result<Vec<u8>, DocumentError> {

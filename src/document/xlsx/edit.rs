@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use super::WorkbookParts;
 use super::formats::{is_time_format, serial_of};
-use super::sheet_xml::{CellChanges, CellContent, SheetLayout, change_cells, set_attribute, with_positions};
-use super::styles::{CellStyle, StyleBook};
-use super::template::{EMPTY_SHEET, STYLES};
+use super::sheet_xml::{
+    CellChanges, CellContent, EMPTY_SHEET, SheetLayout, change_cells, set_attribute, with_positions,
+};
+use super::styles::{CellStyle, STYLES, StyleBook};
 use crate::document::archive::OfficeArchive;
 use crate::document::cells::{MAX_COLUMNS, MAX_ROWS, cell_name, parse_cell};
 use crate::document::error::DocumentError;

@@ -7,6 +7,11 @@ use crate::document::cells::{CellRange, cell_name, parse_cell};
 use crate::document::error::DocumentError;
 use crate::document::xml::{TextSplices, XmlEvent, XmlReader, escape, is_xml_char};
 
+pub(super) const EMPTY_SHEET: &str = concat!(
+    "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n",
+    "<worksheet xmlns=\"http://schemas.openxmlformats.org/spreadsheetml/2006/main\"><sheetData></sheetData></worksheet>"
+);
+
 /// What a cell holds.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum CellContent {

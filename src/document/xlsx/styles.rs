@@ -7,6 +7,18 @@ use super::sheet_xml::set_attribute;
 use crate::document::error::DocumentError;
 use crate::document::xml::{TextSplices, XmlEvent, XmlReader, escape};
 
+pub(super) const STYLES: &str = concat!(
+    "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n",
+    "<styleSheet xmlns=\"http://schemas.openxmlformats.org/spreadsheetml/2006/main\">",
+    "<fonts count=\"1\"><font><sz val=\"11\"/><name val=\"Calibri\"/><family val=\"2\"/></font></fonts>",
+    "<fills count=\"2\"><fill><patternFill patternType=\"none\"/></fill>",
+    "<fill><patternFill patternType=\"gray125\"/></fill></fills>",
+    "<borders count=\"1\"><border><left/><right/><top/><bottom/><diagonal/></border></borders>",
+    "<cellStyleXfs count=\"1\"><xf numFmtId=\"0\" fontId=\"0\" fillId=\"0\" borderId=\"0\"/></cellStyleXfs>",
+    "<cellXfs count=\"1\"><xf numFmtId=\"0\" fontId=\"0\" fillId=\"0\" borderId=\"0\" xfId=\"0\"/></cellXfs>",
+    "<cellStyles count=\"1\"><cellStyle name=\"Normal\" xfId=\"0\" builtinId=\"0\"/></cellStyles></styleSheet>"
+);
+
 /// Ids below this belong to the formats that every program knows.
 const FIRST_FORMAT: u32 = 164;
 

@@ -2,7 +2,7 @@
 
 use super::edit::{check_name, place_cells};
 use super::sheet_xml::cell_xml;
-use super::styles::{CellStyle, StyleBook};
+use super::styles::{CellStyle, STYLES, StyleBook};
 use crate::document::archive::OfficeArchive;
 use crate::document::error::DocumentError;
 use crate::document::request::SheetSpec;
@@ -13,23 +13,6 @@ const MAIN: &str = "http://schemas.openxmlformats.org/spreadsheetml/2006/main";
 const OFFICE: &str = "http://schemas.openxmlformats.org/officeDocument/2006/relationships";
 const PACKAGE: &str = "http://schemas.openxmlformats.org/package/2006";
 const SPREADSHEET: &str = "application/vnd.openxmlformats-officedocument.spreadsheetml";
-
-pub(super) const EMPTY_SHEET: &str = concat!(
-    "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n",
-    "<worksheet xmlns=\"http://schemas.openxmlformats.org/spreadsheetml/2006/main\"><sheetData></sheetData></worksheet>"
-);
-
-pub(super) const STYLES: &str = concat!(
-    "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n",
-    "<styleSheet xmlns=\"http://schemas.openxmlformats.org/spreadsheetml/2006/main\">",
-    "<fonts count=\"1\"><font><sz val=\"11\"/><name val=\"Calibri\"/><family val=\"2\"/></font></fonts>",
-    "<fills count=\"2\"><fill><patternFill patternType=\"none\"/></fill>",
-    "<fill><patternFill patternType=\"gray125\"/></fill></fills>",
-    "<borders count=\"1\"><border><left/><right/><top/><bottom/><diagonal/></border></borders>",
-    "<cellStyleXfs count=\"1\"><xf numFmtId=\"0\" fontId=\"0\" fillId=\"0\" borderId=\"0\"/></cellStyleXfs>",
-    "<cellXfs count=\"1\"><xf numFmtId=\"0\" fontId=\"0\" fillId=\"0\" borderId=\"0\" xfId=\"0\"/></cellXfs>",
-    "<cellStyles count=\"1\"><cellStyle name=\"Normal\" xfId=\"0\" builtinId=\"0\"/></cellStyles></styleSheet>"
-);
 
 /// Returns a new workbook with these sheets.
 pub(in crate::document) fn write(sheets: &[SheetSpec]) -> Result<Vec<u8>, DocumentError> {

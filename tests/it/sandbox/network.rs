@@ -91,7 +91,7 @@ fn consented_command_lines_and_registries_ask_nothing() {
     let company = Company::start();
     let mut session = session(&company, &json!({}));
     let (result, questions) = session.shell("curl -s http://one.test/");
-    assert_eq!((structured(&result)["stdout"].as_str(), questions.len()), (Some("reached"), 0), "{result}");
+    assert_eq!((structured(&result)["stdout"].as_str(), questions), (Some("reached"), Vec::new()), "{result}");
     hide(
         &session,
         "registries",

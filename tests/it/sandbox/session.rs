@@ -36,7 +36,7 @@ impl SandboxedSession {
         let answer = Rc::new(RefCell::new("allow_once"));
         let (kept, given) = (Rc::clone(&asked), Rc::clone(&answer));
         client.on("session/request_permission", move |request| {
-            let call = &request["params"]["toolCall"];
+            let call = &request["toolCall"];
             if call["rawInput"].get("timeout").is_some() {
                 return Some(selected("allow_once"));
             }

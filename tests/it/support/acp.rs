@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{Sandbox, processes_of, read};
+use super::{Sandbox, processes_of};
 
 /// How long the agent may be silent before a test gives up on it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -386,7 +386,7 @@ impl Acp {
         let lines = self.transcript.iter().map(|line| line.chars().take(2_000).collect::<String>());
         let skipped = self.transcript.len().saturating_sub(400);
         let lines: Vec<_> = lines.skip(skipped).collect();
-        format!("{}\n--- stderr\n{}", lines.join("\n"), read(&self.stderr))
+        format!("{}\n--- stderr\n{}", lines.join("\n"), std::fs::read_to_string(&self.stderr).unwrap_or_default())
     }
 }
 
