@@ -4,6 +4,7 @@
 //! them, and only if a call names that type.
 
 mod call_graph;
+mod definition_kind;
 mod index;
 mod language;
 mod overview;
@@ -11,7 +12,8 @@ mod rules;
 mod symbols;
 
 pub use call_graph::{CallDirection, CallGraph, CallTree, DefinitionId, SymbolName};
+pub use definition_kind::DefinitionKind;
 pub use index::{CodeIndex, IndexedFile, MAX_FILE_SIZE, SourceFile, SymbolCache};
 pub use language::SourceLanguage;
 pub use overview::{FileRank, rank};
-pub use symbols::{Definition, DefinitionKind, FileSymbols, SymbolParser};
+pub use symbols::{Definition, FileSymbols, SymbolParser};

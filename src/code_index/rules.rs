@@ -2,8 +2,8 @@
 
 use tree_sitter::Language;
 
+use super::definition_kind::DefinitionKind;
 use super::language::SourceLanguage;
-use super::symbols::DefinitionKind;
 
 /// How a definition gets its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tree_sitter::{Node, ParseOptions, Parser, Tree};
 
+use super::definition_kind::DefinitionKind;
 use super::language::SourceLanguage;
 use super::rules::{DefinitionRule, NameRule, NodeTable};
 
@@ -15,39 +16,6 @@ const MAX_SIGNATURE: usize = 160;
 const MAX_NAME: usize = 200;
 /// Fields of the part before a called name, as `Server` in `Server::start()`.
 const QUALIFIER_FIELDS: [&str; 6] = ["path", "scope", "object", "value", "operand", "expression"];
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum DefinitionKind {
-    Class,
-    Constant,
-    Constructor,
-    Enum,
-    Function,
-    /// A block of methods for a type that is defined elsewhere.
-    Impl,
-    Interface,
-    Macro,
-    Method,
-    Module,
-    /// A function without a body.
-    Prototype,
-    Struct,
-    TypeAlias,
-    Union,
-    Variable,
-}
-
-impl DefinitionKind {
-    /// Returns true if functions inside are methods.
-    fn has_methods(self) -> bool {
-        matches!(self, Self::Class | Self::Enum | Self::Impl | Self::Interface | Self::Struct | Self::Union)
-    }
-
-    /// Returns true if it can be called.
-    pub fn is_callable(self) -> bool {
-        matches!(self, Self::Constructor | Self::Function | Self::Macro | Self::Method | Self::Prototype)
-    }
-}
 
 /// Something that a file defines. Lines count from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -154,6 +154,7 @@ impl ClientRequest<'_> {
                 format!("`{}` is no name of an environment variable", odd.name.escape_debug()),
             ));
         }
+        let request = with_shell(request);
         let session = &self.binding.session;
         let wanted = request.cwd.clone().unwrap_or_else(|| session.cwd.clone());
         let (cwd, real) = self.path(&wanted)?;
@@ -433,6 +434,16 @@ fn part_of(text: &str, line: Option<u32>, limit: Option<u32>) -> String {
     let skip = line.unwrap_or(1).max(1) as usize - 1;
     let limit = limit.map_or(usize::MAX, |limit| limit as usize);
     text.split_inclusive('\n').skip(skip).take(limit).collect()
+}
+
+/// Some agents send a whole command line as the program, which needs a shell. Rules and users see the shell, too.
+fn with_shell(mut request: acp::CreateTerminalRequest) -> acp::CreateTerminalRequest {
+    let is_line = request.args.is_empty() && request.command.contains(char::is_whitespace);
+    if is_line && !std::path::Path::new(&request.command).is_file() {
+        let line = std::mem::replace(&mut request.command, "sh".to_owned());
+        request.args = vec!["-c".to_owned(), line];
+    }
+    request
 }
 
 /// Returns the shell command line that does the same as the request. Rules and users see this line.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: an assertion about nothing is an error. A name that matches nothing is a mistake, not a success.
 
+mod name_pattern;
 mod reach;
 mod sandbox;
 mod selection;
@@ -10,8 +11,9 @@ use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::manifest::{AllowedNames, ApprovalLevel, Assertion, AssertionFile, DocumentPath, SourceFile};
 
 use super::plan::Plan;
+use name_pattern::NamePattern;
 use reach::ReachTarget;
-use selection::{NamePattern, Selection};
+use selection::Selection;
 
 /// The result of one assertion.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -195,7 +195,7 @@ impl SandboxProcess {
             ports: Mutex::new(ports),
             proxy_address: proxy,
             proxy_token: token,
-            root: context.roots.first().cloned().unwrap_or_else(|| PathBuf::from("/")),
+            root: visible_root(profile, context),
             notices,
             path_rules,
             lines,
@@ -463,6 +463,14 @@ fn set_up(socket: &UnixStream, plan: SandboxPlan) -> Result<(Reply, Vec<OwnedFd>
         Ok(answer)
     };
     exchange().map_err(|source| SandboxError::Process { source })
+}
+
+/// Returns the first root of the session, or `/` if the profile does not show it.
+fn visible_root(profile: &SandboxProfile, context: &SandboxContext) -> PathBuf {
+    let is_visible = |root: &&PathBuf| {
+        profile.files != FileAccess::None || !profile.write.is_empty() || context.readable.contains(root)
+    };
+    context.roots.first().filter(is_visible).cloned().unwrap_or_else(|| PathBuf::from("/"))
 }
 
 fn spawn_error(failure: StartFailure, program: &OsString, cwd: &Path) -> SpawnError {

@@ -89,13 +89,16 @@ fn a_refused_host_of_an_agent_is_reported() {
 fn sessions_share_a_process_unless_its_profile_depends_on_them() {
     for (files, shared) in [("read-only", true), ("workspace", false)] {
         let sandbox = Sandbox::outside_tmp();
+        // The second session would find the first one.
+        sandbox.write("config/config.yaml", "version: 1\nrecall: false\n");
         let (mut client, one) = in_session(&sandbox, &[], json!({"sandbox": {"files": files}}));
         let two = client.session();
         client.set_mode(&two, "echo/default");
         let namespace = |client: &mut Acp, session: &str| says(client, session, "shell readlink /proc/self/ns/mnt");
         let first = namespace(&mut client, &one);
         assert!(first.starts_with("mnt:"), "{first}");
-        assert_eq!(first == namespace(&mut client, &two), shared, "{files}");
+        let second = namespace(&mut client, &two);
+        assert_eq!(first == second, shared, "{files}: {first} and {second}");
     }
 }
 
@@ -177,8 +180,10 @@ fn assert_works_inside(name: &str, agent: &str, peer: &Peer, model: &ScriptedMod
     let session = client.session();
     client.set_mode(&session, &format!("{agent}/default"));
     let (reason, updates) = client.prompt(&session, "hi");
-    assert_eq!((reason.as_str(), spoken(&updates).as_str()), ("end_turn", "hello"), "{updates:#?}");
-    client.prompt(&session, "RUN mkdir -p src && echo made > src/file && cat src/file END");
+    // Notices about refused hosts may come first.
+    assert!(reason == "end_turn" && spoken(&updates).ends_with("hello"), "{updates:#?}");
+    let (_, updates) = client.prompt(&session, "RUN mkdir -p src && echo made > src/file && cat src/file END");
+    assert!(sandbox.path("project/src/file").exists(), "{updates:#?}\n{}", last_result(model));
     assert_eq!(read(sandbox.path("project/src/file")), "made\n", "{}", last_result(model));
     assert!(last_result(model).contains("made"), "{}", last_result(model));
     let outside = sandbox.path("outside");
@@ -188,8 +193,8 @@ fn assert_works_inside(name: &str, agent: &str, peer: &Peer, model: &ScriptedMod
     client.prompt(&session, &format!("RUN cat {}; echo end END", sandbox.path("home/.ssh/id").display()));
     assert!(!last_result(model).contains("SECRET"), "{}", last_result(model));
     let mark = client.mark();
-    let fetch = r#"python3 -c "import urllib.request as u; u.urlopen('http://elsewhere.test/')""#;
-    client.prompt(&session, &format!("RUN {fetch} END"));
+    sandbox.write("project/fetch.py", "import urllib.request as u\nu.urlopen('http://elsewhere.test/')\n");
+    client.prompt(&session, "RUN python3 fetch.py END");
     assert!(last_result(model).contains("403"), "{}", last_result(model));
     client.prompt(&session, "hi");
     let heard = json!(client.heard()[mark..]).to_string();

@@ -59,7 +59,7 @@ impl Answering {
 
 impl Asker for Answering {
     fn ask(&self, question: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
-        if question.tool != "sandbox__network" {
+        if question.tool != "sandbox:network" {
             return Box::pin(async { PermissionResponse::Allow });
         }
         self.asked.lock().unwrap().push(json!(question.arguments));
@@ -181,7 +181,7 @@ async fn the_session_that_uses_a_service_is_asked_about_hosts() {
 async fn a_host_rule_beats_the_list_of_a_service() {
     let port = web_server();
     let listed = format!("127.0.0.1:{port}");
-    let rule = json!({"permissions": [{"host": "127.0.0.1", "then": "deny"}]});
+    let rule = json!({"version": 1, "permissions": [{"host": "127.0.0.1", "then": "deny"}]});
     let manifests = manifests(json!({"files": "workspace", "network": [listed]}));
     let wired = Wiring::new().user(manifests).config(rule).sandboxed("").start();
     let binding = wired.bind("work").await.expect("bound");
@@ -242,12 +242,15 @@ fn curious_server(sandbox: &Sandbox) -> (&'static str, Vec<String>) {
 
 #[test]
 fn a_server_of_the_editor_has_the_profile_of_client_services() {
-    for (config, inside) in [("sandbox: {client_services: {files: workspace}}", true), ("{}", false)] {
+    for (config, inside) in
+        [("version: 1\nsandbox: {client_services: {files: workspace}}", true), ("version: 1", false)]
+    {
         let sandbox = Sandbox::outside_tmp();
         sandbox.write("home/.ssh/id", "SECRET");
         sandbox.write("config/config.yaml", config);
         let (command, args) = curious_server(&sandbox);
         let mut client = Acp::start(&sandbox);
+        client.on_permission("allow_once");
         let session = client.session_with(json!([{"name": "mine", "command": command, "args": args, "env": []}]));
         client.set_mode(&session, "goose/assistant");
         let (_, updates) = client.prompt(&session, r#"/mine.echo {"text": "it runs"}"#);
@@ -261,7 +264,7 @@ fn a_server_of_the_editor_has_the_profile_of_client_services() {
 fn a_server_of_mcp_json_has_the_profile_of_client_services() {
     let sandbox = Sandbox::outside_tmp();
     sandbox.write("home/.ssh/id", "SECRET");
-    sandbox.write("config/config.yaml", "sandbox: {client_services: {files: workspace}}");
+    sandbox.write("config/config.yaml", "version: 1\nsandbox: {client_services: {files: workspace}}");
     let (command, args) = curious_server(&sandbox);
     sandbox
         .write("project/.mcp.json", &json!({"mcpServers": {"mine": {"command": command, "args": args}}}).to_string());

@@ -43,7 +43,6 @@ fn expected(manifests: &Manifests, groups: &[String], services: &[String]) -> BT
         }
     }
     // Declared, and not there yet.
-    tools.remove("developer__analyze");
     tools
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use super::selection::NamePattern;
+use super::name_pattern::NamePattern;
 use crate::graph::plan::Plan;
 use crate::graph::scope::ToolScope;
 use crate::ids::{ModeId, ServiceName, nearest};

@@ -1,8 +1,7 @@
 //! Finds the modes, agents and services that an assertion is about.
 
-use globset::{GlobBuilder, GlobMatcher};
-
 use super::AssertionCheck;
+use super::name_pattern::NamePattern;
 use super::reach::all_modes;
 use crate::diagnostic::Diagnostic;
 use crate::graph::plan::Plan;
@@ -15,24 +14,6 @@ pub(super) struct Selection {
     pub(super) modes: Vec<ModeId>,
     pub(super) agents: Vec<AgentName>,
     pub(super) services: Vec<ServiceName>,
-}
-
-/// A name or a glob. A `*` does not match a `/`, except if it stands alone.
-pub(super) struct NamePattern {
-    text: String,
-    glob: Option<GlobMatcher>,
-}
-
-impl NamePattern {
-    pub(super) fn new(text: &str) -> Self {
-        let is_all = text == "*";
-        let glob = GlobBuilder::new(text).literal_separator(!is_all).build().ok();
-        Self { text: text.to_owned(), glob: glob.map(|glob| glob.compile_matcher()) }
-    }
-
-    pub(super) fn matches(&self, name: &str) -> bool {
-        self.text == name || self.glob.as_ref().is_some_and(|glob| glob.is_match(name))
-    }
 }
 
 impl AssertionCheck<'_> {

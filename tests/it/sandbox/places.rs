@@ -9,7 +9,7 @@ const STARTS: [&str; 6] =
     ["Command::new(", "ProcessGroup::spawn", "HelperProcess::spawn(", ".exec()", ".run(command)", "editor.run("];
 
 /// The files with such a text, and the reason.
-const PLACES: [(&str, &str); 14] = [
+const PLACES: [(&str, &str); 15] = [
     ("src/process.rs", "starts every child; a launcher in `Launch` puts it into a sandbox"),
     ("src/process/helper.rs", "starts Skein's own program"),
     ("src/process/reaper.rs", "starts Skein's own program, which only ends processes"),
@@ -21,6 +21,7 @@ const PLACES: [(&str, &str); 14] = [
     ("src/services/stdio.rs", "services, external agents and commands of recipes; inside if they have a profile"),
     ("src/services/builtin/developer/shell.rs", "commands with `unsandboxed` or `--sandbox off`"),
     ("src/services/builtin/developer/terminal.rs", "terminals of the editor; the command enters the sandbox"),
+    ("src/services/builtin/computercontroller/parser.rs", "parses documents with Skein's own program, inside"),
     ("src/services/builtin/developer/fake_editor.rs", "a test"),
     ("src/external/client_methods.rs", "terminals that an external agent asks for, if the agent has no sandbox"),
     ("src/external/local.rs", "terminals that an external agent asks for, in the profile of the agent"),

@@ -226,6 +226,7 @@ impl Wired {
     }
 
     pub(crate) fn session(&self, id: &str) -> Arc<SessionContext> {
+        fs::create_dir_all(self.path("project")).expect("a working folder");
         SessionContext::new(id, self.path("project"), Vec::new(), self.path("scratch"))
     }
 
