@@ -91,7 +91,7 @@ impl BoundTool {
     /// Returns the sandbox that the call chooses. Only the built-in shell has these arguments.
     pub(super) fn sandbox_choice<'a>(&self, arguments: &'a Map<String, Value>) -> SandboxChoice<'a> {
         let properties = self.spec.input_schema.get("properties").filter(|_| self.builtin);
-        if !properties.is_some_and(|properties| properties.get(UNSANDBOXED).is_some()) {
+        if properties.is_none_or(|properties| properties.get(UNSANDBOXED).is_none()) {
             return SandboxChoice::Mode;
         }
         match (arguments.get(UNSANDBOXED), arguments.get(READ_ONLY)) {

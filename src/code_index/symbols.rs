@@ -1,6 +1,7 @@
 //! Collects the definitions, calls and type names of one file.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -127,13 +128,15 @@ impl SymbolParser {
 
     /// Returns the parser of a language. `None` if the grammar does not fit the library, which a test rules out.
     fn parser(&mut self, language: SourceLanguage) -> Option<&mut (Parser, NodeTable)> {
-        if !self.parsers.contains_key(&language) {
-            let grammar = language.grammar();
-            let mut parser = Parser::new();
-            parser.set_language(&grammar).ok()?;
-            self.parsers.insert(language, (parser, NodeTable::new(language, &grammar)));
+        match self.parsers.entry(language) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(new) => {
+                let grammar = language.grammar();
+                let mut parser = Parser::new();
+                parser.set_language(&grammar).ok()?;
+                Some(new.insert((parser, NodeTable::new(language, &grammar))))
+            }
         }
-        self.parsers.get_mut(&language)
     }
 }
 

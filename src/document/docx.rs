@@ -73,7 +73,7 @@ pub(super) fn read(archive: &mut OfficeArchive<'_>, request: &ReadRequest) -> Re
                     let text = reader.text(&element)?;
                     push_text(&mut open, &text);
                 }
-                "tab" if !element.attribute("val").is_some() => push_text(&mut open, "\t"),
+                "tab" if element.attribute("val").is_none() => push_text(&mut open, "\t"),
                 "br" | "cr" => push_text(&mut open, "\n"),
                 "noBreakHyphen" => push_text(&mut open, "-"),
                 "footnoteReference" => {

@@ -397,8 +397,8 @@ impl SessionStore {
     fn queue(&self, id: &str, work: Work, reply: Option<writer::WriteReply>) {
         let job = Job { session: id.to_owned(), at: id::now(), work, reply };
         self.shared.unwritten.fetch_add(job.size(), Ordering::Relaxed);
-        let sent = self.shared.queue.as_ref().map(|queue| queue.send(job));
-        if !matches!(sent, Some(Ok(()))) {
+        let is_sent = self.shared.queue.as_ref().is_some_and(|queue| queue.send(job).is_ok());
+        if !is_sent {
             tracing::error!(session = id, "the writer of sessions is gone");
         }
     }

@@ -121,7 +121,7 @@ fn terminal_commands_share_the_sandbox_of_the_session() {
     let sandbox = machine("");
     let (mut client, terminals) = client(&sandbox, &["--sandbox", "preferred"]);
     let session = client.session();
-    client.prompt(&session, "run echo kept > /tmp/between; setsid sleep 300 > /dev/null 2>&1 & echo $!");
+    client.prompt(&session, "run echo kept > /tmp/between; setsid sleep 300 > /dev/null 2>&1 & sleep 0.5");
     let (_, updates) = client.prompt(&session, "run cat /tmp/between; cat /proc/[0-9]*/comm | grep -c '^sleep$'");
     assert!(spoken(&updates).contains("kept\n1\n"), "{}", spoken(&updates));
     assert_eq!(terminals.borrow().created, 2);

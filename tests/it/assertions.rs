@@ -1,5 +1,7 @@
 //! `skein check --assert`: proofs, counter-examples, and reports for other programs.
 
+#![expect(clippy::disallowed_methods, reason = "a test starts other programs and waits for them")]
+
 use expect_test::{expect, expect_file};
 use serde_json::Value;
 

@@ -1,5 +1,7 @@
 //! The index of source files against Universal Ctags, on two real code bases: this one, and packages from PyPI.
 
+#![expect(clippy::disallowed_methods, reason = "a test starts other programs and waits for them")]
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;

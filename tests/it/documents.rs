@@ -1,6 +1,8 @@
 //! Documents through the service: the real program parses them in its sandbox. LibreOffice reads what Skein writes, and
 //! Skein reads what LibreOffice writes.
 
+#![expect(clippy::disallowed_methods, reason = "a test starts other programs and waits for them")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;

@@ -163,8 +163,8 @@ fn commanded(tool: &'static str) -> ScriptedModel {
 
 /// What the model was told about its last call.
 fn last_result(model: &ScriptedModel) -> String {
-    let results = model.requests().into_iter().filter(has_result);
-    results.last().map(|request| request["messages"].to_string()).unwrap_or_default()
+    let mut results = model.requests().into_iter().filter(has_result);
+    results.next_back().map(|request| request["messages"].to_string()).unwrap_or_default()
 }
 
 /// Does a whole task inside the profile of the example, and fails visibly when it reaches further.

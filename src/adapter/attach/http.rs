@@ -85,8 +85,11 @@ impl HttpServer {
     /// Returns the offer with this token. Compares every offer, so that the timing reveals nothing.
     fn find(&self, shown: &[u8]) -> Option<PublishedOffer> {
         let offers = self.offers();
-        let open = offers.iter().filter(|offer| offer.token.is(shown) && !offer.ended.is_cancelled());
-        open.cloned().last()
+        let mut found = None;
+        for offer in offers.iter().filter(|offer| offer.token.is(shown) && !offer.ended.is_cancelled()) {
+            found = Some(offer.clone());
+        }
+        found
     }
 
     fn offers(&self) -> MutexGuard<'_, Vec<PublishedOffer>> {

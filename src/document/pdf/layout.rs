@@ -107,10 +107,8 @@ fn segments(mut glyphs: Vec<PlacedGlyph>) -> TextLine {
             Some(segment) if glyph.x - segment.right < COLUMN_GAP * glyph.size => {
                 let gap = glyph.x - segment.right;
                 // Blanks do not widen a segment, so that several of them are a gap.
-                if is_blank || gap > SPACE_GAP * glyph.size {
-                    if !segment.text.ends_with(' ') {
-                        segment.text.push(' ');
-                    }
+                if (is_blank || gap > SPACE_GAP * glyph.size) && !segment.text.ends_with(' ') {
+                    segment.text.push(' ');
                 }
                 if !is_blank {
                     segment.text.push_str(&glyph.text);

@@ -187,7 +187,7 @@ pub(super) fn change_cells(text: &str, layout: &SheetLayout, changes: &CellChang
     let prefix = layout.prefix.as_str();
     let mut splices = TextSplices::default();
     let mut new_rows: Vec<(usize, String)> = Vec::new();
-    let mut rows: BTreeMap<usize, Vec<(usize, &CellContent, Option<usize>)>> = BTreeMap::new();
+    let mut rows: BTreeMap<usize, Vec<_>> = BTreeMap::new();
     for ((row, column), (content, style)) in changes {
         rows.entry(*row).or_default().push((*column, content, *style));
     }
@@ -278,9 +278,9 @@ fn escape_string(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (at, letter) in text.char_indices() {
         let looks_encoded = letter == '_'
-            && text[at..].as_bytes().get(1) == Some(&b'x')
-            && text[at..].as_bytes().get(6) == Some(&b'_')
-            && text[at..].as_bytes().get(2..6).is_some_and(|code| code.iter().all(u8::is_ascii_hexdigit));
+            && text.as_bytes()[at..].get(1) == Some(&b'x')
+            && text.as_bytes()[at..].get(6) == Some(&b'_')
+            && text.as_bytes()[at..].get(2..6).is_some_and(|code| code.iter().all(u8::is_ascii_hexdigit));
         if looks_encoded {
             out.push_str("_x005F_");
         } else if letter == '\r' || !is_xml_char(letter) {

@@ -51,7 +51,7 @@ fn only_listed_modes_reach_a_service() {
     assert_eq!(check(&plan("dependencies: [developer], tool_groups: [read]"), ONLY), [""; 0]);
     assert_eq!(
         check(&plan("dependencies: [terraform], tool_groups: [infra]"), ONLY),
-        ["rules.yaml:4:31 E142 ops/run reaches the service terraform: ops/run → terraform"]
+        ["rules.yaml:4:33 E142 ops/run reaches the service terraform: ops/run → terraform"]
     );
 }
 
@@ -59,7 +59,7 @@ fn only_listed_modes_reach_a_service() {
 fn a_required_service_is_reached_too() {
     assert_eq!(
         check(&plan("dependencies: [deploy], tool_groups: [ship]"), ONLY),
-        ["rules.yaml:4:31 E142 ops/run reaches the service terraform: ops/run → deploy → terraform"]
+        ["rules.yaml:4:33 E142 ops/run reaches the service terraform: ops/run → deploy → terraform"]
     );
 }
 
@@ -74,7 +74,7 @@ fn delegation_counts_if_the_assertion_says_so() {
     assert_eq!(
         of_orchestrator(with),
         [
-            "rules.yaml:4:22 E142 orchestrator/auto reaches the service terraform: orchestrator/auto → ops/run → terraform"
+            "rules.yaml:4:42 E142 orchestrator/auto reaches the service terraform: orchestrator/auto → coding/backend → terraform"
         ]
     );
 }
