@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use skein::code_index::{CodeIndex, MAX_FILE_SIZE, SourceFile, SourceLanguage, SymbolCache};
+use skein::code_index::{CodeFile, CodeIndex, MAX_FILE_SIZE, SourceLanguage, SymbolCache};
 
 const ROUNDS: usize = 7;
 
@@ -60,7 +60,7 @@ fn measure(folder: &Path) {
     );
 }
 
-fn index(cache: &SymbolCache, sources: &[SourceFile]) -> CodeIndex {
+fn index(cache: &SymbolCache, sources: &[CodeFile]) -> CodeIndex {
     CodeIndex::build(cache, sources, &|path| std::fs::read(path), &|| false).expect("nothing cancels it")
 }
 
@@ -69,7 +69,7 @@ fn run_ctags(list: &Path) {
     assert!(status.is_ok_and(|status| status.success()), "ctags failed");
 }
 
-fn list(folder: &Path, sources: &mut Vec<SourceFile>) {
+fn list(folder: &Path, sources: &mut Vec<CodeFile>) {
     let mut entries: Vec<PathBuf> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     entries.sort();
@@ -78,7 +78,7 @@ fn list(folder: &Path, sources: &mut Vec<SourceFile>) {
         if metadata.is_dir() {
             list(&path, sources);
         } else if let Some(language) = SourceLanguage::of_path(&path).filter(|_| metadata.len() <= MAX_FILE_SIZE) {
-            sources.push(SourceFile { path, language, size: metadata.len(), modified: metadata.modified().ok() });
+            sources.push(CodeFile { path, language, size: metadata.len(), modified: metadata.modified().ok() });
         }
     }
 }

@@ -13,7 +13,7 @@ mod symbols;
 
 pub use call_graph::{CallDirection, CallGraph, CallTree, DefinitionId, SymbolName};
 pub use definition_kind::DefinitionKind;
-pub use index::{CodeIndex, IndexedFile, MAX_FILE_SIZE, SourceFile, SymbolCache};
+pub use index::{CodeFile, CodeIndex, IndexedFile, MAX_FILE_SIZE, SymbolCache};
 pub use language::SourceLanguage;
 pub use overview::{FileRank, rank};
 pub use symbols::{Definition, FileSymbols, SymbolParser};

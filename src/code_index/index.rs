@@ -18,7 +18,7 @@ const MAX_THREADS: usize = 8;
 
 /// A file to parse. Size and time show whether it changed since the last time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceFile {
+pub struct CodeFile {
     pub path: PathBuf,
     pub language: SourceLanguage,
     pub size: u64,
@@ -43,17 +43,17 @@ pub struct CodeIndex {
 
 /// The symbols of files that were parsed before.
 #[derive(Debug, Default)]
-pub struct SymbolCache(Mutex<HashMap<PathBuf, (SourceFile, Arc<FileSymbols>)>>);
+pub struct SymbolCache(Mutex<HashMap<PathBuf, (CodeFile, Arc<FileSymbols>)>>);
 
 impl SymbolCache {
-    fn get(&self, file: &SourceFile) -> Option<Arc<FileSymbols>> {
+    fn get(&self, file: &CodeFile) -> Option<Arc<FileSymbols>> {
         let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (known, symbols) = cache.get(&file.path)?;
         // Without a time, a change cannot be noticed.
         (known == file && file.modified.is_some()).then(|| Arc::clone(symbols))
     }
 
-    fn insert(&self, file: &SourceFile, symbols: &Arc<FileSymbols>) {
+    fn insert(&self, file: &CodeFile, symbols: &Arc<FileSymbols>) {
         let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if cache.len() >= MAX_CACHED_FILES {
             cache.clear();
@@ -66,7 +66,7 @@ impl CodeIndex {
     /// Parses the files that the cache does not have. Returns `None` if `is_cancelled` returns true before the end.
     pub fn build(
         cache: &SymbolCache,
-        sources: &[SourceFile],
+        sources: &[CodeFile],
         read: &(dyn Fn(&Path) -> io::Result<Vec<u8>> + Sync),
         is_cancelled: &(dyn Fn() -> bool + Sync),
     ) -> Option<Self> {
@@ -105,14 +105,14 @@ impl CodeIndex {
     }
 }
 
-fn take_next<'a>(next: &AtomicUsize, sources: &'a [SourceFile]) -> Option<(usize, &'a SourceFile)> {
+fn take_next<'a>(next: &AtomicUsize, sources: &'a [CodeFile]) -> Option<(usize, &'a CodeFile)> {
     let index = next.fetch_add(1, Ordering::Relaxed);
     Some((index, sources.get(index)?))
 }
 
 fn parse_file(
     cache: &SymbolCache,
-    source: &SourceFile,
+    source: &CodeFile,
     parser: &mut SymbolParser,
     read: &(dyn Fn(&Path) -> io::Result<Vec<u8>> + Sync),
     is_cancelled: &(dyn Fn() -> bool + Sync),

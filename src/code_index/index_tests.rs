@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::*;
 
-fn source(path: &Path) -> SourceFile {
+fn source(path: &Path) -> CodeFile {
     let metadata = path.metadata().unwrap();
-    SourceFile {
+    CodeFile {
         path: path.to_owned(),
         language: SourceLanguage::of_path(path).unwrap(),
         size: metadata.len(),

@@ -101,7 +101,7 @@ impl SymbolParser {
         Some(symbols)
     }
 
-    /// Returns the lines on which an identifier with this name stands, each once.
+    /// Returns the lines that contain an identifier with this name, each once.
     pub fn lines_with_name(
         &mut self,
         language: SourceLanguage,
@@ -271,8 +271,8 @@ impl<'a> SymbolCollector<'a> {
                 // `exports.name = function` defines `name`.
                 name.child_by_field_name("property").or(Some(name))
             }
-            NameRule::Declarator => declared_name(node),
-            NameRule::Prototype => declared_name(node).filter(|name| is_function_name(*name)),
+            NameRule::Declarator => name_in_declarator(node),
+            NameRule::Prototype => name_in_declarator(node).filter(|name| is_function_name(*name)),
             NameRule::ImplementedType => {
                 let implemented = node.child_by_field_name("type")?;
                 implemented.child_by_field_name("type").or(Some(implemented))
@@ -319,7 +319,7 @@ impl<'a> SymbolCollector<'a> {
 }
 
 /// Returns the name in a C declarator, below pointers, arrays and parameters.
-fn declared_name(node: Node<'_>) -> Option<Node<'_>> {
+fn name_in_declarator(node: Node<'_>) -> Option<Node<'_>> {
     let mut inner = node.child_by_field_name("declarator")?;
     loop {
         inner = match inner.child_by_field_name("declarator") {

@@ -45,11 +45,11 @@ pub(super) struct SetupError {
 }
 
 /// Names the step in which an error occurs.
-pub(super) trait StepContext<T> {
+pub(super) trait LayerContext<T> {
     fn in_step(self, layer: Layer, step: impl FnOnce() -> String) -> Result<T, SetupError>;
 }
 
-impl<T, E: Into<io::Error>> StepContext<T> for Result<T, E> {
+impl<T, E: Into<io::Error>> LayerContext<T> for Result<T, E> {
     fn in_step(self, layer: Layer, step: impl FnOnce() -> String) -> Result<T, SetupError> {
         self.map_err(|error| SetupError { layer, step: step(), source: error.into() })
     }

@@ -63,7 +63,7 @@ impl HostGate for SessionHostGate {
 
 /// The sessions that use a program.
 pub(in crate::broker) enum ProgramUsers {
-    /// One session, which is asked and hears of refusals.
+    /// One session, which gets questions and notices about refusals.
     One(Arc<dyn NoticeSink>),
     /// Several. None can be asked, because its answer would hold for the others.
     Several,
@@ -76,7 +76,7 @@ pub(in crate::broker) struct ProgramHostGate {
     users: ProgramUsers,
     /// What the broker remembers about the session, with the gate of its latest binding.
     session: Weak<BrokerState>,
-    /// The refusals that the user has heard of.
+    /// The refusals that the user knows.
     reported: Mutex<HashSet<String>>,
 }
 

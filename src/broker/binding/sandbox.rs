@@ -75,7 +75,7 @@ impl Binding {
         asked.map(|entry| entry.path.clone()).collect()
     }
 
-    /// Returns the profile in which the asked paths are open that the user agreed to. At `auto` nobody is asked, so only
+    /// Returns the profile in which the asked paths are open that the user agreed to. At `auto` there is no question, so only
     /// those of the user's config open.
     fn open_asked(
         &self,

@@ -2,7 +2,7 @@
 
 use globset::{GlobBuilder, GlobMatcher};
 
-/// A name or a glob. A `*` does not match a `/`, except if it stands alone.
+/// A name or a glob. A `*` does not match a `/`, except if it is the whole pattern.
 pub(super) struct NamePattern {
     text: String,
     glob: Option<GlobMatcher>,

@@ -56,7 +56,7 @@ impl ReachTarget {
             }
         };
         let pattern = NamePattern::new(name);
-        let known = known_names(plan, kind);
+        let known = names_in_plan(plan, kind);
         if !known.iter().any(|known| pattern.matches(known)) {
             let help = match nearest(name, known.iter().map(String::as_str)) {
                 Some(near) => format!("did you mean `{near}`?"),
@@ -137,7 +137,7 @@ pub(super) fn tools_of(plan: &Plan, scope: &ToolScope) -> Vec<String> {
     tools
 }
 
-fn known_names(plan: &Plan, kind: TargetKind) -> Vec<String> {
+fn names_in_plan(plan: &Plan, kind: TargetKind) -> Vec<String> {
     match kind {
         TargetKind::Service => plan.services().map(|service| service.manifest.name.to_string()).collect(),
         TargetKind::Tool => {

@@ -86,7 +86,7 @@ impl AssertionCheck<'_> {
             }
             SandboxField::Network => {
                 let otherwise = profile.network.otherwise;
-                // At `auto`, nobody is asked: every host is allowed.
+                // At `auto`, every host is allowed without a question.
                 if otherwise == OtherHosts::Ask && !is_allowed("on") && self.approvals.contains(&ApprovalLevel::Auto) {
                     return Some(format!(
                         "{process} has `network: ask`, which is `on` at the approval level auto; exclude auto with \

@@ -16,7 +16,7 @@ use rustix::mount::{
 
 use super::identity::UserIds;
 use super::kernel::{MountDepth, MountFlags, make_mounts_private, set_mount_flags};
-use super::{SetupError, StepContext as _};
+use super::{LayerContext as _, SetupError};
 use crate::sandbox::layers::Layer;
 use crate::sandbox::os_text::OsText;
 use crate::sandbox::plan::{BaseAccess, FileBase, KeptName, MountSource, PlannedMount, ProcMount, SandboxPlan};

@@ -96,10 +96,10 @@ impl AutovisualiserService {
 
     #[tool(
         description = "Draw data as a picture with an interactive page. Columns are chosen by their content, or by `options`. \
-                       sankey, chord, network: source, target, value. treemap, sunburst: text columns are the levels, or \
-                       name and parent, or {name, value, children}. map: country, or lat and lon. heatmap: two text \
-                       columns and a value, or a table. candlestick: open, high, low, close. bubble: x, y, size. \
-                       mermaid: flowchart, stateDiagram-v2, sequenceDiagram, pie",
+                       For sankey, chord, network: source, target, value. For treemap, sunburst: text columns are the \
+                       levels, or name and parent, or {name, value, children}. For map: country, or lat and lon. For \
+                       heatmap: two text columns and a value, or a table. For candlestick: open, high, low, close. For \
+                       bubble: x, y, size. For mermaid: flowchart, stateDiagram-v2, sequenceDiagram, pie",
         meta = view_meta(),
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]

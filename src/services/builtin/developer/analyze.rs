@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::code_index::{
-    CallDirection, CallGraph, CallTree, CodeIndex, Definition, DefinitionId, FileRank, IndexedFile, MAX_FILE_SIZE,
-    SourceFile, SourceLanguage, SymbolCache, SymbolName, SymbolParser, rank,
+    CallDirection, CallGraph, CallTree, CodeFile, CodeIndex, Definition, DefinitionId, FileRank, IndexedFile,
+    MAX_FILE_SIZE, SourceLanguage, SymbolCache, SymbolName, SymbolParser, rank,
 };
 use crate::tool::CallContext;
 
@@ -99,7 +99,7 @@ fn read_source(roots: &[PathBuf], path: &Path) -> io::Result<Vec<u8>> {
 
 /// The source files of a folder, or one file.
 struct SourceList {
-    files: Vec<SourceFile>,
+    files: Vec<CodeFile>,
     too_large: usize,
     has_more: bool,
 }
@@ -125,7 +125,7 @@ impl SourceList {
                 break;
             } else {
                 let (size, modified) = (metadata.len(), metadata.modified().ok());
-                list.files.push(SourceFile { path: entry.into_path(), language, size, modified });
+                list.files.push(CodeFile { path: entry.into_path(), language, size, modified });
             }
         }
         Ok(list)
