@@ -139,9 +139,22 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// Returns whether the tool that a test needs is installed. `scripts/test` fails if a test was skipped.
+fn needs_tool(name: &str) -> bool {
+    let found = is_installed(name);
+    if !found {
+        drop(writeln!(std::io::stderr(), "skipped: needs {name}"));
+    }
+    found
+}
+
+fn is_installed(name: &str) -> bool {
+    tool_path().split(':').any(|folder| Path::new(folder).join(name).exists())
+}
+
 /// Returns whether a tool is installed where every user can run it. Says so in one line otherwise.
 fn has_tool(name: &str) -> bool {
-    let found = tool_path().split(':').any(|folder| Path::new(folder).join(name).exists());
+    let found = is_installed(name);
     if !found {
         drop(writeln!(std::io::stderr(), "skipped: `{name}` is not installed"));
     }

@@ -42,7 +42,6 @@ fn expected(manifests: &Manifests, groups: &[String], services: &[String]) -> BT
             }
         }
     }
-    // Declared, and not there yet.
     tools
 }
 

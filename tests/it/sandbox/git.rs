@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::has_tool;
+use super::needs_tool;
 use super::session::{SandboxedSession, structured, titles};
 use crate::support::{Sandbox, full_tests, repository};
 
@@ -205,7 +205,7 @@ fn ssh_logins_and_signatures_ask_once_each() {
 
 #[test]
 fn everyday_git_works_in_a_protected_repository() {
-    if !has_tool("git") {
+    if !needs_tool("git") {
         return;
     }
     let machine = machine();
@@ -242,7 +242,7 @@ fn everyday_git_works_in_a_protected_repository() {
 
 #[test]
 fn an_unsaved_tracking_branch_is_explained() {
-    if !has_tool("git") {
+    if !needs_tool("git") {
         return;
     }
     let machine = machine();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use super::has_tool;
+use super::needs_tool;
 use super::session::{SandboxedSession, structured, titles};
 use crate::support::Sandbox;
 
@@ -60,7 +60,7 @@ fn hide(session: &SandboxedSession, name: &str, script: &str) {
 
 #[test]
 fn equal_questions_become_one_and_once_lasts_one_command() {
-    if !has_tool("curl") {
+    if !needs_tool("curl") {
         return;
     }
     let company = Company::start();
@@ -85,7 +85,7 @@ fn equal_questions_become_one_and_once_lasts_one_command() {
 
 #[test]
 fn consented_command_lines_and_registries_ask_nothing() {
-    if !has_tool("curl") {
+    if !needs_tool("curl") {
         return;
     }
     let company = Company::start();
@@ -107,7 +107,7 @@ fn consented_command_lines_and_registries_ask_nothing() {
 
 #[test]
 fn host_rules_apply_to_the_proxy() {
-    if !has_tool("curl") {
+    if !needs_tool("curl") {
         return;
     }
     let company = Company::start();
@@ -133,7 +133,7 @@ fn host_rules_apply_to_the_proxy() {
 
 #[test]
 fn another_name_in_tls_is_refused() {
-    if !has_tool("curl") {
+    if !needs_tool("curl") {
         return;
     }
     let company = Company::start();
@@ -146,7 +146,7 @@ fn another_name_in_tls_is_refused() {
 
 #[test]
 fn a_relay_passes_servers_that_speak_first() {
-    if !has_tool("bash") {
+    if !needs_tool("bash") {
         return;
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::has_tool;
+use super::needs_tool;
 use super::session::SandboxedSession;
 use crate::support::Sandbox;
 
@@ -51,7 +51,7 @@ fn first_question(session: &SandboxedSession) -> Option<serde_json::Value> {
 
 #[test]
 fn a_dev_server_is_reached_after_one_question() {
-    if !has_tool("python3") {
+    if !needs_tool("python3") {
         return;
     }
     let port = free_port(0);
@@ -68,7 +68,7 @@ fn a_dev_server_is_reached_after_one_question() {
 
 #[test]
 fn a_declined_port_stays_closed_and_a_listed_one_asks_nothing() {
-    if !has_tool("python3") {
+    if !needs_tool("python3") {
         return;
     }
     let port = free_port(6_000);

@@ -85,7 +85,7 @@ fn a_signal_reaches_the_command() {
 #[test]
 fn the_sandbox_leaves_nothing_in_git_status() {
     let place = Place::new(users()[0]);
-    if !super::has_tool("git") {
+    if !super::needs_tool("git") {
         return;
     }
     place.works(&[], "git init -q . && git -c user.name=a -c user.email=b@c commit -q --allow-empty -m first");
