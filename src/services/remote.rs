@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientConfig, ClientRequest, GetPromptRequest,
-    GetPromptRequestParams, InputResponses, ProtocolVersion, ReadResourceRequest, ReadResourceRequestParams,
-    RequestMetaObject, ServerResult, SubscriptionFilter,
+    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientConfig, ClientRequest, ErrorCode,
+    GetPromptRequest, GetPromptRequestParams, InputResponses, ProtocolVersion, ReadResourceRequest,
+    ReadResourceRequestParams, RequestMetaObject, ServerResult, SubscriptionFilter,
 };
 use rmcp::service::{
     ClientLifecycleMode, ClientServiceExt, PeerRequestOptions, RunningService, RunningServiceCancellationToken,
@@ -288,17 +288,18 @@ impl McpConnection {
         }
     }
 
-    /// Returns the outcome of a call that the server refused. If the error names the newer era, the tool needs that
-    /// era, and the next start uses it. There is no error code for this. The call is not repeated, because it may have
-    /// run in part.
+    /// Returns the outcome of a call that the server refused. A server of both eras answers a tool call with "invalid
+    /// request" if the tool needs the newer era, so the next start uses that era. The call is not repeated, because it
+    /// may have run in part.
     fn refusal(&self, error: &ErrorData) -> ToolOutcome {
-        let needs_newer_era = error.message.contains(ProtocolVersion::V_2026_07_28.as_str());
+        let needs_newer_era = error.code == ErrorCode::INVALID_REQUEST;
         let Some(choice) = self.choice.as_ref().filter(|_| needs_newer_era) else {
             return ToolOutcome::error(error.message.as_ref());
         };
         choice.revise();
         self.outdated.store(true, Ordering::Relaxed);
-        let advice = "From now on skein speaks that version with the service: repeat the call";
+        let version = ProtocolVersion::V_2026_07_28;
+        let advice = format!("From now on skein speaks MCP {version} with the service: repeat the call");
         ToolOutcome::error(format!("{}. {advice}", error.message))
     }
 }
