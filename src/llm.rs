@@ -6,6 +6,7 @@ pub mod offline;
 mod failure;
 mod known_models;
 mod overflow;
+mod queue;
 pub mod remote;
 pub mod replay;
 
@@ -19,6 +20,8 @@ use serde_json::{Map, Value};
 use crate::conversation::{Message, ToolUse, Usage};
 use crate::ids::ModelRef;
 
+pub use queue::{RequestLimits, RequestOrigin, RequestQueues};
+
 /// Maximum bytes of one answer: text, thoughts and the arguments of its calls. A longer answer is stopped. No current
 /// model writes half as much in one answer.
 pub const MAX_ANSWER: usize = 8 << 20;
@@ -30,8 +33,8 @@ pub trait Provider: Send + Sync {
 
     /// Streams the answer. The stream ends after [`StreamEvent::Done`] or an error.
     ///
-    /// Sends one request and does not retry. The caller decides whether to retry after [`LlmError::Transient`], or
-    /// after a stream without `Done`, which was cut off.
+    /// Sends one request and does not retry. The caller decides whether to retry after [`LlmError::Transient`],
+    /// or after a stream without `Done`, which was cut off.
     fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>>;
 
     /// Returns the size of the model's window in tokens, for request and answer together. `None` if unknown.
@@ -46,6 +49,12 @@ pub trait Provider: Send + Sync {
 
     /// Returns the price of the model. `None` if unknown.
     fn price(&self) -> Option<Price> {
+        None
+    }
+
+    /// Returns the same model for the requests of one session, which then take turns with those of others. `None` if
+    /// requests to the model never wait.
+    fn for_origin(&self, _origin: &RequestOrigin) -> Option<Arc<dyn Provider>> {
         None
     }
 }
@@ -87,6 +96,10 @@ pub struct OfferedTool {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum StreamEvent {
+    /// The request waits for its turn, with this many requests in the queue. Comes before the answer, if at all.
+    Queued {
+        waiting: usize,
+    },
     Text(String),
     Thought(String),
     ToolUse(ToolUse),
@@ -99,7 +112,7 @@ impl StreamEvent {
         match self {
             StreamEvent::Text(text) | StreamEvent::Thought(text) => text.len(),
             StreamEvent::ToolUse(call) => call.name.len() + size_of_json(&call.arguments),
-            StreamEvent::Done { .. } => 0,
+            StreamEvent::Done { .. } | StreamEvent::Queued { .. } => 0,
         }
     }
 }
@@ -140,6 +153,9 @@ pub enum LlmError {
     /// A retry may succeed, after `retry_after` if the provider gave a time.
     #[error("the model `{model}` failed: {reason}")]
     Transient { model: String, reason: String, retry_after: Option<Duration> },
+    /// The provider had too many requests. The next request waits in the queue until the provider admits more.
+    #[error("the model `{model}` failed: {reason}")]
+    RateLimited { model: String, reason: String, retry_after: Option<Duration> },
     /// The answer is longer than [`MAX_ANSWER`] and was stopped.
     #[error("the answer of the model `{model}` was stopped because it is longer than {} MiB", MAX_ANSWER >> 20)]
     AnswerTooLong { model: String },
@@ -157,6 +173,7 @@ impl LlmError {
             | Self::MissingKey { .. }
             | Self::Failed { .. }
             | Self::Transient { .. }
+            | Self::RateLimited { .. }
             | Self::AnswerTooLong { .. }
             | Self::Overflow { .. } => None,
         }
@@ -169,14 +186,18 @@ pub struct ModelRegistry {
     /// Additional providers, and other addresses for built-in ones.
     pub providers: BTreeMap<String, ProviderEndpoint>,
     pub facts: BTreeMap<ModelRef, ModelInfo>,
+    /// The queues of requests, which all models of the process share.
+    pub queues: Arc<RequestQueues>,
 }
 
 /// The address of a provider. A provider from the settings uses the OpenAI dialect, a built-in one its own.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProviderEndpoint {
-    pub base_url: String,
+    /// `None` for a built-in provider at its own address.
+    pub base_url: Option<String>,
     /// The name of the environment variable that holds the key.
     pub key: Option<String>,
+    pub limits: RequestLimits,
 }
 
 /// Known properties of a model.
@@ -202,12 +223,12 @@ impl ModelRegistry {
         for (name, address) in &self.providers {
             match known.iter_mut().find(|facts| facts.name == *name) {
                 Some(facts) => {
-                    facts.base.clone_from(&address.base_url);
+                    facts.base = address.base_url.clone().unwrap_or_else(|| std::mem::take(&mut facts.base));
                     facts.key = address.key.clone().or(facts.key.take());
                 }
                 None => known.push(ProviderInfo {
                     name: name.clone(),
-                    base: address.base_url.clone(),
+                    base: address.base_url.clone().unwrap_or_default(),
                     key: address.key.clone(),
                 }),
             }

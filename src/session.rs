@@ -340,7 +340,7 @@ impl Session {
         front: &Arc<dyn Notifier>,
     ) -> Result<Exchange, PromptError> {
         let provider = setup.provider()?;
-        let upkeep = setup.models().recovery_policy()?;
+        let upkeep = setup.recovery_policy()?;
         let binding = setup.binding().await?;
         let options = &self.sessions.options;
         let system = setup.system(&binding, prompt, options.os).await.map_err(PromptError::Prompt)?;

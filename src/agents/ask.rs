@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::join::ReplyJoiner;
@@ -29,11 +30,18 @@ pub struct RetryPolicy {
     pub pause: Duration,
     /// The longest pause. If the provider asks for more, the request fails.
     pub longest: Duration,
+    /// How long a request waits for a provider that has too many requests. These retries do not count.
+    pub patience: Duration,
 }
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { retries: 4, pause: Duration::from_millis(500), longest: Duration::from_secs(60) }
+        Self {
+            retries: 4,
+            pause: Duration::from_millis(500),
+            longest: Duration::from_secs(60),
+            patience: Duration::from_secs(600),
+        }
     }
 }
 
@@ -73,11 +81,21 @@ impl ModelCall<'_> {
     pub(super) async fn ask(&self, request: &ModelRequest) -> Result<ModelReply, FailedReply> {
         let mut answer = PartialReply::default();
         let mut tries = 0;
+        let start = Instant::now();
         loop {
             tries += 1;
             let why = match self.once(answer.continuation(request), &mut answer).await {
                 Ok((stop, usage)) => return Ok(ModelReply { parts: answer.parts, stop, usage }),
                 Err(None) => FailureCause::Cancelled,
+                // The request waits in the provider's queue until its turn.
+                Err(Some(LlmError::RateLimited { retry_after, .. }))
+                    if start.elapsed() < self.retry.patience
+                        && retry_after.is_none_or(|it| it <= self.retry.longest) =>
+                {
+                    tries -= 1;
+                    answer.resume();
+                    continue;
+                }
                 Err(Some(error)) => match self.pause(&error, tries, answer.parts.is_empty()).await {
                     Ok(()) => {
                         answer.resume();
@@ -110,6 +128,11 @@ impl ModelCall<'_> {
                 return Err(Some(LlmError::AnswerTooLong { model: self.provider.name().to_string() }));
             }
             match event {
+                Some(Ok(StreamEvent::Queued { waiting })) => {
+                    let model = self.provider.name();
+                    let notice = format!("waiting for the model `{model}`: {waiting} requests are in the queue");
+                    self.notifier.status(StatusUpdate::notice(notice));
+                }
                 Some(Ok(StreamEvent::Text(text))) => {
                     let new = answer.joint.feed(&text);
                     self.push_text(answer, new);
@@ -170,6 +193,12 @@ impl ModelCall<'_> {
                 return Err(FailureCause::Failed { why: format!("{error}{times}"), status: None });
             }
             LlmError::Transient { retry_after, .. } => *retry_after,
+            LlmError::RateLimited { retry_after: Some(wait), .. } if *wait > self.retry.longest => Some(*wait),
+            LlmError::RateLimited { .. } => {
+                let waited = self.retry.patience.as_secs();
+                let why = format!("{error}; it had too many requests for {waited} s");
+                return Err(FailureCause::Failed { why, status: None });
+            }
         };
         let pause = retry_after.unwrap_or(self.retry.pause.saturating_mul(2_u32.saturating_pow(tries - 1)));
         if pause > self.retry.longest {

@@ -21,7 +21,7 @@ pub async fn ask_once(
     while let Some(event) = stream.next().await {
         match event {
             Ok(StreamEvent::Text(text)) => answer.push_str(&text),
-            Ok(StreamEvent::Thought(_)) => {}
+            Ok(StreamEvent::Thought(_) | StreamEvent::Queued { .. }) => {}
             Ok(StreamEvent::Done { stop: ModelStop::Finished, usage }) => return Some((answer, usage)),
             Ok(StreamEvent::ToolUse(_) | StreamEvent::Done { .. }) => return None,
             Err(error) => {

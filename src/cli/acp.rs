@@ -23,6 +23,7 @@ use crate::agents::{ExternalAgents, TurnLimits};
 use crate::broker::Broker;
 use crate::diagnostic::Severity;
 use crate::graph::Plan;
+use crate::llm::RequestQueues;
 use crate::manifest::Settings;
 use crate::orchestrator::Orchestrator;
 use crate::permissions::SourcedRule;
@@ -100,6 +101,8 @@ pub(super) struct WorkspaceLoader {
     known: Mutex<HashMap<Traces, Project>>,
     /// Shared by all projects, so that Skein waits only once for a keyring that does not answer.
     keys: Keys,
+    /// Shared by all projects, because they share the providers' keys.
+    queues: Arc<RequestQueues>,
 }
 
 /// Cache key of a plan: the files it was made from, with their times and sizes.
@@ -148,6 +151,7 @@ impl WorkspaceLoader {
             rules: Vec::new(),
             known: Mutex::default(),
             keys: Keys::of(folders),
+            queues: Arc::default(),
         }
     }
 
@@ -155,7 +159,7 @@ impl WorkspaceLoader {
         let settings = Settings::of(plan.manifests());
         let others = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         Project {
-            models: KnownModels::of(&settings, self.flags.model().as_ref(), None, self.keys.clone()),
+            models: KnownModels::of(&settings, self.flags.model().as_ref(), None, self.keys.clone(), Arc::clone(&self.queues)),
             mode: self.flags.mode_request(&settings),
             model: self.flags.model_or_default(&settings),
             others,

@@ -91,7 +91,7 @@ pub(super) fn run(
 ) -> Result<(), CommandError> {
     let plan = workspace::plan(global, folders, output)?;
     let settings = Settings::of(plan.manifests());
-    let models = models(&settings);
+    let models = models(&settings, Arc::default());
     let keys = Keys::of(folders);
     if let Some(provider) = &args.forget_key {
         return forget(&provider_facts(provider, &models)?, &keys, args.json, output);

@@ -205,7 +205,7 @@ fn model(settings: &Settings, whole: bool, folders: &Folders, found: &mut Findin
         return;
     }
     let keys = Keys::of(folders);
-    match KnownModels::of(settings, None, None, keys.clone()).provider(&name) {
+    match KnownModels::of(settings, None, None, keys.clone(), Arc::default()).provider(&name) {
         Err(error) => {
             let fix = match keys.trouble() {
                 Some(KeyringError::Locked) => "unlock your keyring, or run `skein configure`",
@@ -224,7 +224,7 @@ fn model(settings: &Settings, whole: bool, folders: &Folders, found: &mut Findin
 
 /// Reports where the key of a model is stored.
 fn key(model: &ModelRef, settings: &Settings, keys: &Keys, found: &mut Findings) {
-    let known = models(settings).providers();
+    let known = models(settings, Arc::default()).providers();
     let Some(provider) = model.provider() else { return };
     let Some(facts) = known.iter().find(|facts| facts.name == provider) else { return };
     let Some(name) = &facts.key else { return };

@@ -11,7 +11,7 @@ use crate::agents::{RecoveryPolicy, models};
 use crate::graph::Plan;
 use crate::ids::ModelRef;
 use crate::llm::replay::ModelRecorder;
-use crate::llm::{LlmError, ModelRegistry, Provider};
+use crate::llm::{LlmError, ModelRegistry, Provider, RequestQueues};
 use crate::manifest::Settings;
 use crate::session::ModelSource;
 
@@ -31,12 +31,19 @@ pub(super) struct KnownModels {
 }
 
 impl KnownModels {
-    /// Collects the models of the settings. `named` is the model named for this run.
-    pub(super) fn of(settings: &Settings, named: Option<&ModelRef>, record: Option<PathBuf>, keys: Keys) -> Arc<Self> {
+    /// Collects the models of the settings. `named` is the model named for this run. All models of a process share
+    /// `queues`.
+    pub(super) fn of(
+        settings: &Settings,
+        named: Option<&ModelRef>,
+        record: Option<PathBuf>,
+        keys: Keys,
+        queues: Arc<RequestQueues>,
+    ) -> Arc<Self> {
         let users = settings.users_processor.iter().chain(settings.models.keys()).chain(named).cloned().collect();
         let accelerator = variable("SKEIN_ACCELERATOR").map(ModelRef::from);
         Arc::new(Self {
-            models: models(settings),
+            models: models(settings, queues),
             accelerator: accelerator.clone().or_else(|| settings.accelerator.clone()),
             judge: accelerator.or_else(|| settings.users_accelerator.clone()),
             users,

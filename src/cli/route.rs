@@ -97,7 +97,7 @@ fn earlier_sessions(folders: &Folders) -> Result<Option<SessionStore>, CommandEr
 fn adviser(args: &RouteArgs, plan: &Plan, folders: &Folders) -> Result<Option<Arc<dyn Provider>>, CommandError> {
     let settings = Settings::of(plan.manifests());
     let named = args.model.as_deref().filter(|model| !model.is_empty()).map(ModelRef::from);
-    let models = KnownModels::of(&settings, named.as_ref(), None, Keys::of(folders));
+    let models = KnownModels::of(&settings, named.as_ref(), None, Keys::of(folders), Arc::default());
     let model = named.or(settings.processor).unwrap_or(ModelRef::Offline);
     models.check(&model, plan)?;
     let usable = |error: LlmError| CommandError::usage(error.to_string(), "choose another --model or SKEIN_MODEL");

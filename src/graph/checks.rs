@@ -196,13 +196,16 @@ impl<'a> Checks<'a> {
                 );
             }
         }
-        for name in config.providers.keys() {
+        for (name, provider) in &config.providers {
+            let at = source.key_place(&DocumentPath::root().key("providers").key(name));
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
             let is_name = name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(plain);
             if !is_name || ModelRef::RESERVED.contains(&name.as_str()) {
-                let at = source.key_place(&DocumentPath::root().key("providers").key(name));
                 let help = "use lower-case letters, digits and `-`, and neither `offline` nor `replay`";
                 self.error("E013", at, format!("`{name}` cannot be the name of a provider"), help);
+            } else if provider.base_url.is_none() && !PROVIDERS.contains(&name.as_str()) {
+                let help = "add `base_url`, such as http://localhost:1234/v1; only a built-in provider needs none";
+                self.error("E013", at, format!("the provider `{name}` has no address"), help);
             }
         }
         let unnamed = |name: &&ModelRef| matches!(name, ModelRef::Offline | ModelRef::Malformed(_));

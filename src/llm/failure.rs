@@ -21,6 +21,10 @@ pub(super) enum FailureKind {
     Transient {
         retry_after: Option<Duration>,
     },
+    /// The provider had too many requests.
+    RateLimited {
+        retry_after: Option<Duration>,
+    },
     Overflow,
 }
 
@@ -67,7 +71,7 @@ impl RequestFailure {
     fn from_status(status: StatusCode, headers: &HeaderMap, body: &str) -> Self {
         let reason = format!("it answered {status}: {}", brief(body));
         let kind = match status.as_u16() {
-            429 => FailureKind::Transient { retry_after: retry_after(headers) },
+            429 => FailureKind::RateLimited { retry_after: retry_after(headers) },
             413 => FailureKind::Overflow,
             _ if overflow::is_overflow(body) => FailureKind::Overflow,
             // Providers answer 408 if they were too slow, and 409 if they received the request twice.

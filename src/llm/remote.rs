@@ -18,8 +18,10 @@ use genai::{Client, ModelIden, ModelSpec, ServiceTarget};
 use serde_json::{Map, Value, json};
 
 use super::failure::{FailureKind, RequestFailure};
+use super::queue::{QueueTicket, RequestPlace, RequestQueue};
 use super::{
-    LlmError, MAX_ANSWER, ModelInfo, ModelRegistry, ModelRequest, ModelStop, Price, Provider, ProviderInfo, StreamEvent,
+    LlmError, MAX_ANSWER, ModelInfo, ModelRegistry, ModelRequest, ModelStop, Price, Provider, ProviderInfo,
+    RequestOrigin, StreamEvent,
 };
 use crate::conversation::{Content, Message, MessagePart, Role, ToolUse, Usage};
 use crate::ids::ModelRef;
@@ -27,6 +29,8 @@ use crate::network;
 
 /// Maximum length of a tool name that every provider accepts.
 const MAX_NAME: usize = 64;
+/// How long a request waits in the queue before the user is told.
+const QUEUE_NOTICE: Duration = Duration::from_secs(1);
 /// Characters that the model sees again of arguments that are not a JSON object.
 const MAX_WRONG_ARGUMENTS: usize = 1000;
 
@@ -116,6 +120,7 @@ pub(super) fn builtin_providers() -> Vec<ProviderInfo> {
 }
 
 /// A model behind an HTTP API.
+#[derive(Clone)]
 pub struct HttpProvider {
     name: ModelRef,
     client: Client,
@@ -123,6 +128,9 @@ pub struct HttpProvider {
     key: Option<String>,
     target: ServiceTarget,
     facts: ModelInfo,
+    /// The requests with this provider key.
+    queue: RequestQueue,
+    origin: RequestOrigin,
 }
 
 impl HttpProvider {
@@ -154,7 +162,7 @@ impl HttpProvider {
             .or(configured.map(|_| &OWN))
             .ok_or_else(|| unusable(format!("there is no provider `{provider}`; there are: {}", names())))?;
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let base = known.base_variable.and_then(set).or(configured.map(|address| address.base_url.clone()));
+        let base = known.base_variable.and_then(set).or(configured.and_then(|address| address.base_url.clone()));
         let has_own_address = base.is_some();
         let named = configured.and_then(|address| address.key.as_deref());
         let key_name = named.unwrap_or(known.key);
@@ -178,7 +186,9 @@ impl HttpProvider {
             .map_err(|error| unusable(error.to_string()))?;
         let client = Client::builder().with_reqwest(http).build().map_err(|error| unusable(error.to_string()))?;
         let facts = models.info(name, has_own_address);
-        Ok(Self { name: name.clone(), client, key, target, facts })
+        let limits = configured.map(|address| address.limits).unwrap_or_default();
+        let queue = models.queues.queue(target.endpoint.base_url(), key.as_deref(), limits);
+        Ok(Self { name: name.clone(), client, key, target, facts, queue, origin: RequestOrigin::default() })
     }
 
     async fn open(&self, request: ChatRequest) -> Result<ChatStream, LlmError> {
@@ -203,6 +213,7 @@ impl HttpProvider {
             FailureKind::Lasting => LlmError::Failed { model, reason },
             FailureKind::Rejected(status) => LlmError::Rejected { model, status, reason },
             FailureKind::Transient { retry_after } => LlmError::Transient { model, reason, retry_after },
+            FailureKind::RateLimited { retry_after } => LlmError::RateLimited { model, reason, retry_after },
             FailureKind::Overflow => LlmError::Overflow { model, reason },
         }
     }
@@ -231,15 +242,54 @@ impl Provider for HttpProvider {
         self.facts.price
     }
 
+    fn for_origin(&self, origin: &RequestOrigin) -> Option<Arc<dyn Provider>> {
+        Some(Arc::new(Self { origin: origin.clone(), ..self.clone() }))
+    }
+
     fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
-        let request = chat_request(&request);
-        let opened = async move {
-            match self.open(request).await {
-                Err(error) => stream::iter([Err(error)]).boxed(),
-                Ok(events) => self.events(events).boxed(),
+        let ticket = self.queue.enter(&self.origin);
+        let begin = RequestStep::Queue { ticket, request: Box::new(chat_request(&request)), is_told: false };
+        stream::unfold(begin, |step| self.step(step)).boxed()
+    }
+}
+
+/// Where a request is on its way: in the queue, at the provider, answered.
+enum RequestStep<'a> {
+    Queue { ticket: QueueTicket, request: Box<ChatRequest>, is_told: bool },
+    Answer { events: BoxStream<'a, Result<StreamEvent, LlmError>>, place: RequestPlace },
+    End,
+}
+
+impl HttpProvider {
+    /// Returns the next event of a request, and the step after it. The request holds its place until the last event.
+    async fn step<'a>(&'a self, step: RequestStep<'a>) -> Option<(Result<StreamEvent, LlmError>, RequestStep<'a>)> {
+        let (mut events, mut place) = match step {
+            RequestStep::End => return None,
+            RequestStep::Answer { events, place } => (events, place),
+            RequestStep::Queue { mut ticket, request, is_told } => {
+                let place = tokio::select! {
+                    biased;
+                    place = ticket.place() => place,
+                    () = tokio::time::sleep(QUEUE_NOTICE), if !is_told => {
+                        let event = StreamEvent::Queued { waiting: ticket.waiting() };
+                        return Some((Ok(event), RequestStep::Queue { ticket, request, is_told: true }));
+                    }
+                };
+                match self.open(*request).await {
+                    Err(error) => (stream::iter([Err(error)]).boxed(), place),
+                    Ok(events) => (self.events(events).boxed(), place),
+                }
             }
         };
-        stream::once(opened).flatten().boxed()
+        let event = events.next().await?;
+        match &event {
+            Err(LlmError::RateLimited { retry_after, .. }) => place.refused(*retry_after),
+            Err(_) => {}
+            Ok(StreamEvent::Done { usage, .. }) => place.answered(usage.input + usage.output),
+            Ok(_) => place.accepted(),
+        }
+        let is_last = matches!(event, Err(_) | Ok(StreamEvent::Done { .. }));
+        Some((event, if is_last { RequestStep::End } else { RequestStep::Answer { events, place } }))
     }
 }
 

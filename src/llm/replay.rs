@@ -17,7 +17,7 @@ use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use serde::{Deserialize, Serialize};
 
-use super::{LlmError, ModelRequest, ModelStop, Price, Provider, StreamEvent};
+use super::{LlmError, ModelRequest, ModelStop, Price, Provider, RequestOrigin, StreamEvent};
 use crate::conversation::{MessagePart, ToolUse, Usage};
 use crate::ids::ModelRef;
 
@@ -137,9 +137,10 @@ fn gist(request: &ModelRequest) -> String {
 }
 
 /// Forwards requests to a model and records its answers.
+#[derive(Clone)]
 pub struct ModelRecorder {
     inner: Arc<dyn Provider>,
-    file: Mutex<File>,
+    file: Arc<Mutex<File>>,
     path: PathBuf,
 }
 
@@ -160,7 +161,7 @@ impl ModelRecorder {
             model: inner.name().to_string(),
             reason: format!("it cannot be recorded to {}: {error}", path.display()),
         })?;
-        Ok(Self { inner, file: Mutex::new(file), path: path.to_owned() })
+        Ok(Self { inner, file: Arc::new(Mutex::new(file)), path: path.to_owned() })
     }
 
     fn write(&self, line: &ReplayLine) -> Result<(), LlmError> {
@@ -185,6 +186,11 @@ impl Provider for ModelRecorder {
 
     fn price(&self) -> Option<Price> {
         self.inner.price()
+    }
+
+    fn for_origin(&self, origin: &RequestOrigin) -> Option<Arc<dyn Provider>> {
+        let inner = self.inner.for_origin(origin)?;
+        Some(Arc::new(Self { inner, ..self.clone() }))
     }
 
     fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
@@ -228,6 +234,7 @@ impl ReplayLine {
             | (StreamEvent::Thought(more), Some(ReplayPart::Thought(text))) => text.push_str(more),
             (StreamEvent::Text(text), _) => self.answer.push(ReplayPart::Text(text.clone())),
             (StreamEvent::Thought(text), _) => self.answer.push(ReplayPart::Thought(text.clone())),
+            (StreamEvent::Queued { .. }, _) => {}
             (StreamEvent::ToolUse(call), _) => self.answer.push(ReplayPart::ToolUse(call.clone())),
             (StreamEvent::Done { stop, usage }, _) => {
                 self.usage = *usage;

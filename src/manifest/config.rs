@@ -80,17 +80,44 @@ pub struct ModelFacts {
     pub cached: Option<f64>,
 }
 
-/// The address of a provider. An unknown provider must use the OpenAI API.
+/// The address and the limits of a provider. An unknown provider must use the OpenAI API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderAddress {
-    /// As `http://localhost:1234/v1`.
+    /// As `http://localhost:1234/v1`. Only a built-in provider can leave it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^https?://.+$"))]
-    pub base_url: String,
+    pub base_url: Option<String>,
     /// The NAME of the environment variable that holds the key, never the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Z][A-Z0-9_]*$"))]
     pub key: Option<String>,
+    /// What the key admits. Requests beyond it wait in a queue.
+    #[serde(default, skip_serializing_if = "ProviderLimits::is_empty")]
+    pub limits: ProviderLimits,
+}
+
+/// The limits of a provider's key, for all sessions of the process together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProviderLimits {
+    /// Requests at the same time. Without it, Skein learns the number from the provider's refusals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub concurrency: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub requests_per_minute: Option<u32>,
+    /// Tokens of requests and answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub tokens_per_minute: Option<u64>,
+}
+
+impl ProviderLimits {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Models, services, and the agent and mode to start with.

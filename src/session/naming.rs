@@ -63,7 +63,7 @@ impl SessionNaming {
         if setup.external_agent().is_some() {
             return None;
         }
-        let model = setup.models().recovery_policy().ok()?.accelerator?;
+        let model = setup.recovery_policy().ok()?.accelerator?;
         // A recording answers only the requests that it was made from.
         if !model.name().can_advise() || matches!(model.name(), ModelRef::Replay(_)) {
             return None;

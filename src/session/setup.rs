@@ -7,13 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::OnceCell;
 
 use super::external_sessions::{ExternalSessionKey, ExternalSessions};
-use super::{ModelSource, SessionPorts, SessionSettings};
-use crate::agents::{AgentSandbox, ExternalAgentSpec, ModelJudge, SystemPromptInputs, memories, system_prompt};
+use super::{SessionPorts, SessionSettings};
+use crate::agents::{
+    AgentSandbox, ExternalAgentSpec, ModelJudge, RecoveryPolicy, SystemPromptInputs, memories, system_prompt,
+};
 use crate::broker::{BindError, BindRequest, Binding, Broker, ParentLimits};
 use crate::clock;
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, ModelRef, ServiceName};
-use crate::llm::{LlmError, Provider};
+use crate::llm::{LlmError, Provider, RequestOrigin};
 use crate::manifest::{AgentRuntime, ApprovalLevel, Layer, PromptFileError, PromptValues};
 use crate::tool::SessionContext;
 
@@ -77,8 +79,17 @@ impl SessionSetup {
         Self { system, bindings, external_sessions, ..Self::new(choice, self.host.clone(), Arc::clone(&self.session)) }
     }
 
-    pub(super) fn models(&self) -> &dyn ModelSource {
-        self.host.models.as_ref()
+    /// Returns the recovery policy. Its model takes turns with the requests of other sessions.
+    pub(super) fn recovery_policy(&self) -> Result<RecoveryPolicy, LlmError> {
+        let policy = self.host.models.recovery_policy()?;
+        let accelerator = policy.accelerator.map(|provider| self.for_session(provider));
+        Ok(RecoveryPolicy { accelerator, ..policy })
+    }
+
+    /// Returns the model for the requests of this session, which take turns with those of other sessions.
+    fn for_session(&self, provider: Arc<dyn Provider>) -> Arc<dyn Provider> {
+        let origin = RequestOrigin { principal: "local".into(), session: self.session.id.as_str().into() };
+        provider.for_origin(&origin).unwrap_or(provider)
     }
 
     /// Returns the model of the settings. If it is an external agent, each request is a single question to it.
@@ -88,7 +99,9 @@ impl SessionSetup {
 
     /// Returns the model that the user names. Fails if it is unknown or unusable.
     pub(super) fn provider_named(&self, model: &ModelRef) -> Result<Arc<dyn Provider>, LlmError> {
-        let Some(agent) = model.external_agent() else { return self.host.models.provider(model) };
+        let Some(agent) = model.external_agent() else {
+            return self.host.models.provider(model).map(|provider| self.for_session(provider));
+        };
         let who = self.external_agent_named(agent).ok_or_else(|| LlmError::Unusable {
             model: model.to_string(),
             reason: format!("there is no external agent `{agent}`; `skein agents` lists them"),
@@ -159,6 +172,7 @@ impl SessionSetup {
             return None;
         }
         let provider = self.host.models.judge(&self.choice.model).filter(|provider| !provider.name().is_offline())?;
+        let provider = self.for_session(provider);
         let date = clock::date(clock::now());
         let values = PromptValues { agent: "goose", mode: "judge", cwd: "", date: &date, os: "", delegates: "" };
         let system = entry.prompt.as_ref()?.fill_in(&values).ok()?;

@@ -54,7 +54,7 @@ impl PendingTurn {
     /// Returns the model for decisions: the accelerator, or else the model of the session. `None` if that is offline or
     /// an external agent.
     pub fn adviser(&self) -> Result<Option<Arc<dyn Provider>>, LlmError> {
-        let accelerator = self.setup.models().recovery_policy()?.accelerator;
+        let accelerator = self.setup.recovery_policy()?.accelerator;
         let provider = accelerator.map_or_else(|| self.setup.provider(), Ok)?;
         Ok(Some(provider).filter(|provider| provider.name().can_advise()))
     }

@@ -119,6 +119,8 @@ mod peers;
 mod permissions;
 /// Profiles: models, agent, mode and services, from the config or a file.
 mod profiles;
+/// Sessions that share the limits of a provider.
+mod provider_queue;
 /// Nothing panics: arbitrary text and arbitrary graphs.
 mod properties;
 /// Skein between real servers and real clients, those that npm has.
