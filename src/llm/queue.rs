@@ -10,6 +10,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::task::TaskScope;
+
 /// The time over which requests and tokens are counted.
 const MINUTE: Duration = Duration::from_secs(60);
 /// The pause after "too many requests" without a time. It doubles with each such answer in a row.
@@ -56,6 +58,7 @@ impl RequestQueues {
 #[derive(Debug, Clone, Default)]
 pub(super) struct RequestQueue {
     state: Arc<Mutex<QueueState>>,
+    tasks: TaskScope,
 }
 
 #[derive(Debug, Default)]
@@ -142,7 +145,7 @@ impl RequestQueue {
         }
         state.timer = Some(at);
         let queue = self.clone();
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             tokio::time::sleep_until(at).await;
             {
                 let mut state = queue.lock();
