@@ -16,6 +16,7 @@ mod tool_output;
 mod initialize;
 mod options;
 mod external;
+mod open_session;
 mod prompt;
 mod sessions;
 mod updates;
@@ -36,6 +37,7 @@ use crate::orchestrator::Orchestrator;
 use crate::project::{Project, ProjectLoader};
 use crate::session::Sessions;
 use connection::ClientConnection;
+pub use open_session::OpenSessions;
 use wire::ClientWriter;
 
 /// How long a client that has closed its side may take to read the remaining output.
@@ -60,6 +62,8 @@ pub struct AcpServer {
     /// The folder in which the program was started.
     pub cwd: PathBuf,
     pub approval: Option<ApprovalLevel>,
+    /// The open sessions, which the connections of a process share.
+    pub open_sessions: Arc<OpenSessions>,
     /// Offers the unstable `session/fork` method.
     pub fork: bool,
 }

@@ -9,20 +9,24 @@ mod child;
 mod recorder;
 mod external;
 mod external_sessions;
+mod live;
 mod naming;
 mod notices;
 mod sessions;
 mod setup;
+mod shared_ports;
 pub mod slash;
 mod state;
 mod title;
 mod turn;
 mod undo;
 
+pub use live::{LiveSession, SessionViewer, StaleEventsError, ViewerId};
 pub use naming::name_session;
 pub use sessions::{
     ModelSource, ReopenedSession, SessionError, SessionOptions, SessionPorts, SessionRoots, SessionSettings, Sessions,
 };
+pub use shared_ports::{SharedAsker, SharedEditor};
 pub use turn::PendingTurn;
 pub use undo::{ChangedFile, UndoneTurn};
 
@@ -53,6 +57,8 @@ pub struct Session {
     context: Arc<SessionContext>,
     /// Locked while a turn runs.
     history: Arc<tokio::sync::Mutex<History>>,
+    /// The clients that show the session.
+    live: Arc<LiveSession>,
     /// Number of stored events that the history reflects. Another Skein process may have added more.
     events: Arc<AtomicU64>,
     setup: Mutex<Arc<SessionSetup>>,
@@ -135,6 +141,7 @@ impl Session {
             sessions,
             context: session,
             history: Arc::new(tokio::sync::Mutex::new(history)),
+            live: Arc::default(),
             events: Arc::new(AtomicU64::new(events)),
             setup: Mutex::new(Arc::new(setup)),
             switch: tokio::sync::Mutex::default(),
@@ -166,6 +173,16 @@ impl Session {
 
     pub fn usage_totals(&self) -> UsageTotals {
         *lock(&self.usage)
+    }
+
+    /// Returns the clients that show the session.
+    pub fn live(&self) -> &Arc<LiveSession> {
+        &self.live
+    }
+
+    /// Returns the number of events in the session's event log.
+    pub fn event_count(&self) -> usize {
+        usize::try_from(self.events.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
 
     /// Returns the model's last answer. Empty if it gave none, and while a turn runs.
@@ -369,6 +386,7 @@ impl Session {
             let whole = self.sessions.events(self.id()).await?;
             *history = History::from_events(&whole);
             self.events.store(whole.len() as u64, Ordering::Relaxed);
+            self.live.set_start(whole.len());
         }
         Ok(())
     }

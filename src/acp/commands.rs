@@ -54,7 +54,7 @@ pub(super) async fn update_if_changed(open: &ClientSession) -> Option<acp::Sessi
 
 /// Sends changed commands to the client, also between turns, when a service reports that its lists have changed. Runs
 /// until the session is closed.
-pub(super) async fn watch(open: Weak<ClientSession>, updates: Updates) {
+pub(super) async fn watch(open: Weak<ClientSession>, updates: Arc<Updates>) {
     let signs = open.upgrade().map(|open| (open.closed.clone(), Arc::clone(&open.commands_changed)));
     let Some((closed, retold)) = signs else { return };
     loop {

@@ -2,14 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use agent_client_protocol::Client;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema as acp;
-use tokio::sync::{Notify, OwnedMutexGuard};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
+use super::open_session::OpenSession;
 use super::updates::{ClientFeatures, MessageIds, Updates};
 use super::wire::ClientWriter;
 use super::{AcpServer, Project, errors};
@@ -18,18 +20,19 @@ use crate::broker::Binding;
 use crate::conversation::Content;
 use crate::graph::Plan;
 use crate::project::load_project;
-use crate::session::{Session, SessionError, Sessions};
+use crate::session::{Session, SessionError, Sessions, ViewerId};
 use crate::task::TaskScope;
 use crate::tool::Notice;
 
 /// The connection to one client.
 pub(super) struct ClientConnection {
+    /// Identifies the connection among those of this process.
+    pub(super) id: ViewerId,
     pub(super) server: AcpServer,
     pub(super) wire: ClientWriter,
     client: OnceLock<(acp::ClientCapabilities, ClientFeatures)>,
     sessions: tokio::sync::OnceCell<Sessions>,
     open: Mutex<HashMap<String, Arc<ClientSession>>>,
-    locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     pub(super) tasks: TaskScope,
 }
 
@@ -37,7 +40,6 @@ pub(super) struct ClientConnection {
 pub(super) struct ClientSession {
     pub(super) session: Arc<Session>,
     pub(super) project: Project,
-    pub(super) messages: Arc<MessageIds>,
     /// The client supports boolean options.
     pub(super) knows_booleans: bool,
     /// All notices about missing services, sent or not, so that each is sent once.
@@ -50,42 +52,22 @@ pub(super) struct ClientSession {
     pub(super) commands_changed: Arc<Notify>,
     /// Cancelled when the session is closed here.
     pub(super) closed: CancellationToken,
-    turn: Mutex<Option<TurnTokens>>,
-    /// Serializes prompts and changes of the session in the order of their requests.
-    order: Arc<tokio::sync::Mutex<()>>,
-}
-
-/// The tokens of a running turn: `cancel` stops it, `ended` is cancelled when it has ended.
-#[derive(Clone, Default)]
-struct TurnTokens {
-    cancel: CancellationToken,
-    ended: CancellationToken,
-}
-
-/// A position in the queue of a session's requests. The dispatch loop takes it; the task of the request waits for it.
-pub(super) struct RequestTicket {
-    waiting: futures::future::BoxFuture<'static, OwnedMutexGuard<()>>,
-    taken: Option<OwnedMutexGuard<()>>,
-}
-
-impl RequestTicket {
-    pub(super) async fn wait(self) -> OwnedMutexGuard<()> {
-        match self.taken {
-            Some(guard) => guard,
-            None => self.waiting.await,
-        }
-    }
+    /// Shows the events of the session to this client.
+    pub(super) viewer: Arc<Updates>,
+    /// What all connections share that show the session.
+    pub(super) shared: Arc<OpenSession>,
 }
 
 impl ClientConnection {
     pub(super) fn new(front: AcpServer, wire: ClientWriter) -> Arc<Self> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             server: front,
             wire,
             client: OnceLock::new(),
             sessions: tokio::sync::OnceCell::new(),
             open: Mutex::default(),
-            locks: Mutex::default(),
             tasks: TaskScope::new(),
         })
     }
@@ -111,17 +93,6 @@ impl ClientConnection {
         opened.map_err(|error| errors::internal_error(error.to_string()))
     }
 
-    /// Locks a session id while a request opens or closes the session, so that it is open at most once.
-    pub(super) async fn lock_session(&self, id: &acp::SessionId) -> OwnedMutexGuard<()> {
-        let lock = {
-            let mut locks = lock(&self.locks);
-            // Only the map has the locks of other sessions that no request opens or closes now.
-            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
-            Arc::clone(locks.entry(id.0.to_string()).or_default())
-        };
-        lock.lock_owned().await
-    }
-
     /// Loads the project of a folder. Fails with the diagnostics of `skein check` if its manifests have errors.
     pub(super) async fn project(&self, cwd: &Path) -> Result<Project, acp::Error> {
         load_project(&self.server.projects, cwd).await.map_err(|broken| errors::project_error(&broken))
@@ -143,41 +114,37 @@ impl ClientConnection {
         self.all_open().get(&*id.0).cloned().ok_or_else(|| errors::session_not_open(&id.0))
     }
 
-    /// Adds an open session of the project. `events` is the number of its events so far.
-    pub(super) fn add(&self, session: Arc<Session>, project: &Project, events: usize) -> Arc<ClientSession> {
+    /// Shows a session on this connection from now on. `events` is the number of its events so far.
+    pub(super) fn add(&self, shared: Arc<OpenSession>, events: usize) -> Arc<ClientSession> {
+        let (session, project) = (Arc::clone(&shared.session), shared.project.clone());
         let id = session.id().to_owned();
+        let (plan, messages) = (Arc::clone(project.broker.plan()), MessageIds::after(events));
+        let viewer = Updates::new(self.wire.clone(), &session, plan, self.features(), Arc::new(messages));
         let open = Arc::new(ClientSession {
             session,
-            project: project.clone(),
-            messages: Arc::new(MessageIds::after(events)),
+            project,
+            viewer: Arc::new(viewer),
+            shared,
             knows_booleans: knows_booleans(&self.client()),
             seen_notices: Mutex::default(),
             commands: Mutex::default(),
             forwarded_sessions: Mutex::default(),
             commands_changed: Arc::default(),
             closed: CancellationToken::new(),
-            turn: Mutex::default(),
-            order: Arc::default(),
         });
-        self.all_open().insert(id, Arc::clone(&open));
+        // A later opening of the same session replaces the earlier one.
+        if let Some(earlier) = self.all_open().insert(id, Arc::clone(&open)) {
+            earlier.closed.cancel();
+        }
         open
     }
 
-    /// Closes a session: cancels its turn and waits for its end. `None` if the session is not open here.
+    /// Closes a session here. If no other connection shows it, cancels its turn and waits for its end. `None` if the
+    /// session is not open here.
     pub(super) async fn close(&self, id: &acp::SessionId) -> Option<Arc<ClientSession>> {
         let open = self.all_open().remove(&*id.0)?;
-        open.stop().await;
+        open.leave(self, false).await;
         Some(open)
-    }
-
-    pub(super) fn updates(&self, open: &ClientSession) -> Updates {
-        Updates::new(
-            self.wire.clone(),
-            &open.session,
-            Arc::clone(open.plan()),
-            self.features(),
-            Arc::clone(&open.messages),
-        )
     }
 
     /// Takes the notices of the program, for the first session.
@@ -205,7 +172,7 @@ impl ClientConnection {
         if notices.is_empty() {
             return;
         }
-        let updates = self.updates(open);
+        let updates = &open.viewer;
         for notice in notices {
             if self.features().notices {
                 updates.status(StatusUpdate::Notice(notice));
@@ -216,10 +183,11 @@ impl ClientConnection {
         }
     }
 
-    /// Ends all turns and tasks after the client has disconnected.
+    /// Ends all tasks after the client has disconnected, and all turns unless they go on without a connection.
     pub(super) async fn end(&self) {
         let open: Vec<_> = self.all_open().drain().map(|(_, open)| open).collect();
-        futures::future::join_all(open.iter().map(|open| open.stop())).await;
+        futures::future::join_all(open.iter().map(|open| open.leave(self, self.server.open_sessions.keep_turns())))
+            .await;
         self.tasks.stop().await;
     }
 
@@ -264,68 +232,14 @@ impl ClientSession {
         lock(&self.commands).clone()
     }
 
-    /// Returns a ticket after all earlier requests for this session.
-    pub(super) fn ticket(&self) -> RequestTicket {
-        use futures::FutureExt as _;
-        let mut waiting: futures::future::BoxFuture<'static, _> = Box::pin(Arc::clone(&self.order).lock_owned());
-        // The first poll enters the queue of the lock.
-        let taken = (&mut waiting).now_or_never();
-        RequestTicket { waiting, taken }
-    }
-
-    /// Marks the session as busy as soon as its prompt is read, so that a cancel right after it finds the turn. Fails
-    /// if a turn is running.
-    pub(super) fn begin(self: &Arc<Self>) -> Result<RunningTurn, acp::Error> {
-        let mut turn = lock(&self.turn);
-        if turn.is_some() {
-            return Err(errors::invalid_request(
-                "the session is still busy with the prompt before; cancel it, or wait",
-            ));
-        }
-        let tokens = turn.insert(TurnTokens::default()).clone();
-        let ended = Some(tokens.ended.clone().drop_guard());
-        Ok(RunningTurn { open: Arc::clone(self), turn: tokens, ended })
-    }
-
-    pub(super) fn cancel(&self) {
-        if let Some(turn) = &*lock(&self.turn) {
-            turn.cancel.cancel();
-        }
-    }
-
-    async fn stop(&self) {
+    /// Leaves the session: stops showing it on this connection. The last connection also closes it. With `keep_turn`, a
+    /// running turn goes on until it ends.
+    async fn leave(&self, connection: &ClientConnection, keep_turn: bool) {
         self.closed.cancel();
-        let turn = lock(&self.turn).clone();
-        if let Some(turn) = turn {
-            turn.cancel.cancel();
-            turn.ended.cancelled().await;
+        let is_last = self.shared.detach(connection.id);
+        if is_last && !(keep_turn && self.shared.is_busy()) {
+            connection.server.open_sessions.close(&self.shared).await;
         }
-        self.session.close();
-    }
-}
-
-/// A guard for a running turn. Dropping it ends the turn.
-pub(super) struct RunningTurn {
-    open: Arc<ClientSession>,
-    turn: TurnTokens,
-    ended: Option<DropGuard>,
-}
-
-impl RunningTurn {
-    pub(super) fn cancel(&self) -> &CancellationToken {
-        &self.turn.cancel
-    }
-
-    /// Frees the session for the next prompt. Callers that wait for the end of this turn wait until the returned guard
-    /// is dropped.
-    pub(super) fn end(mut self) -> Option<DropGuard> {
-        self.ended.take()
-    }
-}
-
-impl Drop for RunningTurn {
-    fn drop(&mut self) {
-        *lock(&self.open.turn) = None;
     }
 }
 

@@ -111,7 +111,7 @@ pub(super) async fn speak(
         )
         .on_receive_request(
             answered!(c, acp::CloseSessionRequest => acp::CloseSessionResponse, |c, request, _client| {
-                let _alone = c.lock_session(&request.session_id).await;
+                let _alone = c.server.open_sessions.lock_session(&request.session_id.0).await;
                 let closed = c.close(&request.session_id).await;
                 closed.map(|_| acp::CloseSessionResponse::new()).ok_or_else(|| errors::session_not_open(&request.session_id.0))
             }),
@@ -124,7 +124,7 @@ pub(super) async fn speak(
                         responder: Responder<acp::SetSessionModeResponse>,
                         client: ConnectionTo<Client>| {
                 let open = changing.session(&request.session_id)?;
-                let (place, connection) = (open.ticket(), Arc::clone(&changing));
+                let (place, connection) = (open.shared.ticket(), Arc::clone(&changing));
                 changing.spawn(async move {
                     let _order = place.wait().await;
                     let set = options::set_mode(&open, &request).await;
@@ -140,7 +140,7 @@ pub(super) async fn speak(
                         responder: Responder<acp::SetSessionConfigOptionResponse>,
                         client: ConnectionTo<Client>| {
                 let open = choosing.session(&request.session_id)?;
-                let (place, connection) = (open.ticket(), Arc::clone(&choosing));
+                let (place, connection) = (open.shared.ticket(), Arc::clone(&choosing));
                 choosing.spawn(async move {
                     let _order = place.wait().await;
                     let set = options::set_option(&open, &request).await;
@@ -156,9 +156,10 @@ pub(super) async fn speak(
                         responder: Responder<acp::PromptResponse>,
                         _: ConnectionTo<Client>| {
                 let open = prompting.session(&request.session_id)?;
-                let running = open.begin()?;
-                let (place, connection) = (open.ticket(), Arc::clone(&prompting));
-                prompting.spawn(async move {
+                let shared = Arc::clone(&open.shared);
+                let running = shared.begin()?;
+                let (place, connection) = (shared.ticket(), Arc::clone(&prompting));
+                shared.spawn(async move {
                     let cancelled = responder.cancellation();
                     let both = async {
                         cancelled.cancelled().await;
@@ -183,7 +184,7 @@ pub(super) async fn speak(
             async move |cancel: acp::CancelNotification, _: ConnectionTo<Client>| {
                 // A session that is unknown or idle has nothing to cancel.
                 if let Ok(open) = cancelling.session(&cancel.session_id) {
-                    open.cancel();
+                    open.shared.cancel();
                 }
                 Ok(())
             },

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::connection::ClientConnection;
 use super::errors;
+use super::updates::TURN_ENDED;
 
 /// Login method that uses the keys in the environment.
 const ENVIRONMENT: &str = "environment";
@@ -49,6 +50,7 @@ pub(super) fn initialize(connection: &ClientConnection, request: acp::Initialize
         .prompt_capabilities(acp::PromptCapabilities::new().image(true).embedded_context(true))
         .mcp_capabilities(acp::McpCapabilities::new().http(true))
         .session_capabilities(sessions)
+        .meta(Map::from_iter([(TURN_ENDED.to_owned(), Value::Bool(true))]))
         .auth(acp::AgentAuthCapabilities::new().logout(acp::LogoutCapabilities::new()));
     connection.set_client(request.client_capabilities, request.client_info.as_ref());
     acp::InitializeResponse::new(ProtocolVersion::V1)

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use agent_client_protocol::v1::schema as acp;
 
 use super::commands::{self, ParsedPrompt};
-use super::connection::{ClientConnection, ClientSession, RequestTicket, RunningTurn};
+use super::connection::{ClientConnection, ClientSession};
+use super::open_session::{RequestTicket, RunningTurn};
 use super::updates::Updates;
 use super::{content, errors, options};
 use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::orchestrator::PromptOptions;
-use crate::session::{PromptError, name_session};
+use crate::session::{LiveSession, PromptError, name_session};
 
 /// Runs the turn of `running` when `place`, its ticket among the session's requests, comes up. Fails if the prompt is
 /// invalid, its mode cannot be entered or the turn fails.
@@ -22,7 +23,7 @@ pub(super) async fn prompt(
     blocks: Vec<acp::ContentBlock>,
 ) -> Result<acp::PromptResponse, acp::Error> {
     let prompt = content::prompt(blocks)?;
-    let updates = Arc::new(connection.updates(open));
+    let updates = Arc::clone(&open.viewer);
     let ready = async {
         let order = place.wait().await;
         open.enter().await.map_err(|error| errors::enter(&error))?;
@@ -66,9 +67,13 @@ pub(super) async fn prompt(
     let pending = open.session.begin().map_err(|error| errors::prompt(&error))?;
     // The turn has its mode; a later switch applies to the next turn.
     drop(order);
-    let front = Arc::clone(&updates) as Arc<dyn Notifier>;
+    let live = Arc::clone(open.session.live());
+    live.begin(connection.id, open.session.event_count());
+    let showing = LiveTurnGuard(Arc::clone(&live));
+    let front = live as Arc<dyn Notifier>;
     let prompt_options = PromptOptions { from_user: typed, plan_only: false };
     let ended = connection.server.orchestrator.prompt(pending, prompt, prompt_options, front, running.cancel()).await;
+    showing.end(&ended);
     if let Ok(TurnEnd { ending: StopReason::EndTurn, .. }) = &ended
         && let Some(naming) = name_session(&open.session)
     {
@@ -85,6 +90,25 @@ pub(super) async fn prompt(
     answer(ended)
 }
 
+/// Ends the turn for the viewers of the session, also if the turn is dropped.
+struct LiveTurnGuard(Arc<LiveSession>);
+
+impl LiveTurnGuard {
+    fn end(self, ended: &Result<TurnEnd, PromptError>) {
+        match ended {
+            Ok(end) => self.0.end(Ok(end)),
+            Err(error) => self.0.end(Err(&error.to_string())),
+        }
+    }
+}
+
+impl Drop for LiveTurnGuard {
+    fn drop(&mut self) {
+        // Does nothing if the turn has ended.
+        self.0.end(Err("the turn was interrupted"));
+    }
+}
+
 /// Sends an answer that Skein gives without a model.
 fn answer_with_text(updates: &Updates, text: String) -> acp::PromptResponse {
     updates.status(StatusUpdate::Text(text));
@@ -93,13 +117,18 @@ fn answer_with_text(updates: &Updates, text: String) -> acp::PromptResponse {
 
 fn answer(ended: Result<TurnEnd, PromptError>) -> Result<acp::PromptResponse, acp::Error> {
     let end = ended.map_err(|error| errors::prompt(&error))?;
-    let reason = match end.ending {
+    let reason = stop_reason(&end.ending).map_err(errors::internal_error)?;
+    Ok(acp::PromptResponse::new(reason))
+}
+
+/// Returns the stop reason of a turn in the protocol's terms. Fails with the reason if the turn failed.
+pub(super) fn stop_reason(ending: &StopReason) -> Result<acp::StopReason, String> {
+    Ok(match ending {
         StopReason::EndTurn | StopReason::CallRefused { .. } => acp::StopReason::EndTurn,
         StopReason::MaxTokens => acp::StopReason::MaxTokens,
         StopReason::Exhausted { .. } => acp::StopReason::MaxTurnRequests,
         StopReason::Refusal => acp::StopReason::Refusal,
         StopReason::Cancelled => acp::StopReason::Cancelled,
-        StopReason::Failed { why, .. } => return Err(errors::internal_error(why)),
-    };
-    Ok(acp::PromptResponse::new(reason))
+        StopReason::Failed { why, .. } => return Err(why.clone()),
+    })
 }

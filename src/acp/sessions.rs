@@ -10,12 +10,12 @@ use agent_client_protocol::v1::schema as acp;
 use super::ask::AcpAsker;
 use super::connection::{ClientConnection, ClientSession};
 use super::editor::{self, ClientEditor};
+use super::open_session::OpenSession;
 use super::{Project, errors, options};
-use crate::agents::Event;
 use crate::graph::Plan;
 use crate::manifest::{HttpTransport, ServiceEntry, SessionServiceError, StdioTransport, Transport, client_service};
 use crate::project::{ClientPorts, SessionLauncher};
-use crate::session::SessionRoots;
+use crate::session::{SessionRoots, SessionViewer};
 use crate::store::{Cursor, FolderFilter, ListFilter, StoredSession};
 
 /// Sessions on one page of a list.
@@ -120,23 +120,62 @@ pub(super) async fn new(
     let given = SessionParams::try_new(request.cwd, request.additional_directories, request.mcp_servers)?;
     let launcher = launcher(connection, &given.cwd, &given.servers).await?;
     let roots = SessionRoots { cwd: given.cwd.clone(), roots: given.roots };
-    let ports = |id: &str| ports(connection, client, launcher.project(), id, &given.cwd);
-    let launched = launcher.create(roots, ports).await.map_err(|error| errors::session(&error))?;
-    Ok(connection.add(launched.session, launcher.project(), 0))
+    let shared = connection.server.open_sessions.ports();
+    let launched = launcher.create(roots, |_| shared.of_session()).await.map_err(|error| errors::session(&error))?;
+    let shared = connection.server.open_sessions.add(launched.session, launcher.project().clone(), shared);
+    attach(connection, client, shared, Replay::Nothing).await
 }
 
-/// Opens a stored session again. Returns it with its stored events. Fails if the store has no such session, or if its
-/// external agent cannot resume it.
+/// What a client is shown of a session's past.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Replay {
+    Everything,
+    Nothing,
+}
+
+/// Shows a session on this connection: its past, then its running turn, then its open questions.
+async fn attach(
+    connection: &ClientConnection,
+    client: &ConnectionTo<Client>,
+    shared: Arc<OpenSession>,
+    replay: Replay,
+) -> Result<Arc<ClientSession>, acp::Error> {
+    let (session, live) = (Arc::clone(&shared.session), shared.session.live());
+    loop {
+        let version = live.version();
+        let events = match (replay, live.is_running()) {
+            (Replay::Nothing, false) => Vec::new(),
+            _ => session.sessions().events(session.id()).await.map_err(|error| errors::session(&error))?,
+        };
+        let open = connection.add(Arc::clone(&shared), session.event_count());
+        let viewer = Arc::clone(&open.viewer) as Arc<dyn SessionViewer>;
+        // If a turn began or ended meanwhile, the events are read again.
+        if live.attach(connection.id, viewer, &events, replay == Replay::Everything, version).is_ok() {
+            let ports = ports(connection, client, &shared.project, session.id(), &session.context().cwd);
+            shared.ports.attach(connection.id, ports);
+            return Ok(open);
+        }
+    }
+}
+
+/// Opens a stored session again, or attaches to it if it is busy or another connection shows it. Fails if the store has
+/// no such session, or if its external agent cannot resume it.
 async fn reopen(
     connection: &ClientConnection,
     client: &ConnectionTo<Client>,
     id: &acp::SessionId,
     given: SessionParams,
-) -> Result<(Arc<ClientSession>, Vec<Event>), acp::Error> {
-    let _alone = connection.lock_session(id).await;
+    replay: Replay,
+) -> Result<Arc<ClientSession>, acp::Error> {
+    let open_sessions = &connection.server.open_sessions;
+    let _alone = open_sessions.lock_session(&id.0).await;
     let sessions = connection.sessions().await?;
     let stored = sessions.store().find(&id.0).await.map_err(|error| errors::internal_error(error.to_string()))?;
     let cwd = stored.ok_or_else(|| errors::not_stored(&id.0))?.cwd;
+    let is_shared = |open: &Arc<OpenSession>| open.is_busy() || open.session.live().has_others(connection.id);
+    if let Some(shared) = open_sessions.find(&id.0).filter(is_shared) {
+        return attach(connection, client, shared, replay).await;
+    }
     // A session stays in the folder where it started, so the manifests and the trust of that folder apply.
     let mut launcher = launcher(connection, &cwd, &given.servers).await?;
     if cwd != given.cwd {
@@ -144,11 +183,12 @@ async fn reopen(
     }
     // Close the session if it is open here. Not earlier: an error above must leave it open.
     connection.close(id).await;
-    let ports = |stored: &StoredSession| ports(connection, client, launcher.project(), &stored.id, &stored.cwd);
-    let launched = launcher.reopen(&id.0, given.roots, ports).await.map_err(|error| errors::session(&error))?;
+    let shared = open_sessions.ports();
+    let launched = launcher.reopen(&id.0, given.roots, |_| shared.of_session()).await;
+    let launched = launched.map_err(|error| errors::session(&error))?;
     launcher.resume(&launched.session).await.map_err(|error| errors::session(&error))?;
-    let open = connection.add(launched.session, launcher.project(), launched.events.len());
-    Ok((open, launched.events))
+    let shared = open_sessions.add(launched.session, launcher.project().clone(), shared);
+    attach(connection, client, shared, replay).await
 }
 
 /// Loads a stored session. Sends its whole history to the client before it returns.
@@ -158,9 +198,7 @@ pub(super) async fn load(
     request: acp::LoadSessionRequest,
 ) -> Result<Arc<ClientSession>, acp::Error> {
     let given = SessionParams::try_new(request.cwd, request.additional_directories, request.mcp_servers)?;
-    let (open, events) = reopen(connection, client, &request.session_id, given).await?;
-    connection.updates(&open).replay(&events);
-    Ok(open)
+    reopen(connection, client, &request.session_id, given, Replay::Everything).await
 }
 
 pub(super) async fn resume(
@@ -169,7 +207,7 @@ pub(super) async fn resume(
     request: acp::ResumeSessionRequest,
 ) -> Result<Arc<ClientSession>, acp::Error> {
     let given = SessionParams::try_new(request.cwd, request.additional_directories, request.mcp_servers)?;
-    Ok(reopen(connection, client, &request.session_id, given).await?.0)
+    reopen(connection, client, &request.session_id, given, Replay::Nothing).await
 }
 
 pub(super) async fn fork(
@@ -181,7 +219,7 @@ pub(super) async fn fork(
     let copied = connection.sessions().await?.store().copy(&request.session_id.0).await;
     let copied = copied.map_err(|error| errors::internal_error(error.to_string()))?;
     let id = copied.ok_or_else(|| errors::not_stored(&request.session_id.0))?;
-    Ok(reopen(connection, client, &acp::SessionId::new(id), given).await?.0)
+    reopen(connection, client, &acp::SessionId::new(id), given, Replay::Nothing).await
 }
 
 pub(super) async fn list(
@@ -217,7 +255,7 @@ pub(super) async fn delete(
     connection: &ClientConnection,
     request: &acp::DeleteSessionRequest,
 ) -> Result<(), acp::Error> {
-    let _alone = connection.lock_session(&request.session_id).await;
+    let _alone = connection.server.open_sessions.lock_session(&request.session_id.0).await;
     connection.close(&request.session_id).await;
     let deleted = connection.sessions().await?.delete(&request.session_id.0).await;
     deleted.map(drop).map_err(|error| errors::session(&error))
@@ -242,5 +280,5 @@ pub(super) async fn finish_setup(
     }
     options::watch_external(connection, open);
     connection.send_pending_notices(client, open);
-    connection.spawn(super::commands::watch(Arc::downgrade(open), connection.updates(open)));
+    connection.spawn(super::commands::watch(Arc::downgrade(open), Arc::clone(&open.viewer)));
 }

@@ -10,17 +10,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use agent_client_protocol::v1::schema as acp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::calls::{self, CallDisplay};
 use super::content;
+use super::prompt::stop_reason;
 use super::wire::{ChunkKind, ClientWriter, MessageChunk};
 use subagent::Subagent;
 
-use crate::agents::{ChildSession, Event, Notifier, StatusUpdate, active_events};
-use crate::conversation::{Content, Message, MessagePart, Role};
+use crate::agents::{ChildSession, Event, Notifier, StatusUpdate, TurnEnd, active_events};
+use crate::broker::ToolClaims;
+use crate::conversation::{Content, Message, MessagePart, Role, ToolUse};
 use crate::graph::Plan;
-use crate::session::Session;
+use crate::session::{Session, SessionViewer};
 use crate::tool::Activity;
 
 /// A notifier that sends the events of one session to its client.
@@ -70,6 +72,8 @@ pub(super) struct ClientFeatures {
     pub(super) option_names: bool,
 }
 
+/// Tells a client that a turn has ended whose prompt it did not send.
+pub(super) const TURN_ENDED: &str = "_skein/turn_ended";
 /// The window that is reported for a model whose window is unknown, in tokens.
 const ASSUMED_WINDOW: u64 = 128_000;
 /// Clients that are known to list all permission options by name. Others may show one button per kind.
@@ -140,8 +144,7 @@ impl Updates {
         }
     }
 
-    /// Sends all past events, for a client that does not know them.
-    pub(super) fn replay(&self, events: &[Event]) {
+    fn replay_all(&self, events: &[Event], is_running: bool) {
         for (_, event) in active_events(events) {
             match event {
                 Event::Message { message } => self.replay_message(message),
@@ -163,6 +166,9 @@ impl Updates {
                 | Event::TurnEnded { .. }
                 | Event::Undone { .. } => self.show(event, false),
             }
+        }
+        if is_running {
+            return;
         }
         // A call that was running when the program ended has no end event: mark it as failed.
         let left: Vec<_> = self.turn().calls.drain().map(|(id, _)| id).collect();
@@ -204,8 +210,7 @@ impl Updates {
             Event::ToolStarted { by: Some(_), .. } if live && self.features.subagents => {}
             Event::ToolEnded { id, .. } if live && !turn.calls.contains_key(id) => {}
             Event::ToolStarted { call, by } => {
-                let said = self.session.upgrade();
-                let said = said.and_then(|session| session.broker().tool_claims(session.context(), &call.name));
+                let said = self.claims(call);
                 turn.calls.insert(call.id.clone(), CallDisplay::of(call, said.as_ref(), &self.plan));
                 let started = calls::tool_call(call, by.as_deref(), said.as_ref(), &self.plan, &self.cwd);
                 self.send(acp::SessionUpdate::ToolCall(started));
@@ -226,11 +231,20 @@ impl Updates {
                     self.forward_update(acp_update);
                 }
             }
-            Event::Compacted { .. }
-            | Event::TurnEnded { .. }
-            | Event::ExternalSessionOpened { .. }
-            | Event::Undone { .. } => {}
+            // A turn may end in the middle of a message.
+            Event::TurnEnded { .. } => *turn = TurnDisplay::default(),
+            Event::Compacted { .. } | Event::ExternalSessionOpened { .. } | Event::Undone { .. } => {}
         }
+    }
+
+    /// Returns what the service says about the tool of a call.
+    fn claims(&self, call: &ToolUse) -> Option<ToolClaims> {
+        let session = self.session.upgrade()?;
+        session.broker().tool_claims(session.context(), &call.name)
+    }
+
+    fn call_display(&self, call: &ToolUse) -> CallDisplay {
+        CallDisplay::of(call, self.claims(call).as_ref(), &self.plan)
     }
 
     /// Sends a notice to the user. A client without notices receives it as a thought.
@@ -284,6 +298,46 @@ impl Updates {
 
     fn turn(&self) -> MutexGuard<'_, TurnDisplay> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SessionViewer for Updates {
+    fn replay(&self, events: &[Event], is_running: bool) {
+        self.replay_all(events, is_running);
+    }
+
+    fn follow(&self, events: &[Event]) {
+        let mut turn = self.turn();
+        for (_, event) in active_events(events) {
+            match event {
+                Event::ToolStarted { call, .. } => {
+                    turn.calls.insert(call.id.clone(), self.call_display(call));
+                }
+                Event::ToolEnded { id, .. } => drop(turn.calls.remove(id)),
+                Event::Message { .. }
+                | Event::External { .. }
+                | Event::ExternalSessionOpened { .. }
+                | Event::Compacted { .. }
+                | Event::TurnEnded { .. }
+                | Event::Undone { .. } => {}
+            }
+        }
+    }
+
+    fn end_turn(&self, end: Result<&TurnEnd, &str>) {
+        let reason = end.map_err(str::to_owned).and_then(|end| stop_reason(&end.ending));
+        let mut params = json!({"sessionId": &*self.session_id});
+        match reason {
+            Ok(reason) => params["stopReason"] = json!(reason),
+            Err(problem) => params["error"] = json!({"message": problem}),
+        }
+        if let Ok(TurnEnd { usage, .. }) = end {
+            params["usage"] =
+                json!({"inputTokens": usage.input, "outputTokens": usage.output, "cachedReadTokens": usage.cached});
+        }
+        self.wire.send_notification(TURN_ENDED, &params);
+        let info = acp::SessionInfoUpdate::new().updated_at(crate::clock::iso(crate::clock::now()));
+        self.send(acp::SessionUpdate::SessionInfoUpdate(info));
     }
 }
 

@@ -188,7 +188,11 @@ impl ClientWriter {
     }
 
     fn send_params(&self, params: &Value) {
-        self.send(OutputItem::Line(format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#)));
+        self.send_notification("session/update", params);
+    }
+
+    pub(super) fn send_notification(&self, method: &str, params: &Value) {
+        self.send(OutputItem::Line(format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#)));
     }
 
     /// Returns the number of bytes that are not written to the client yet.

@@ -83,6 +83,7 @@ pub(super) fn run(
             cwd: folders.cwd.clone(),
             approval: global.approval,
             fork: args.unstable_fork,
+            open_sessions: Arc::new(acp::OpenSessions::of_one_client()),
         };
         let served = acp::serve(front, std::io::stdin(), std::io::stdout(), started.interrupt()).await;
         served.map_err(|error| CommandError::work(format!("the connection broke: {error}"), "see the log"))

@@ -123,6 +123,8 @@ mod profiles;
 mod provider_queue;
 /// Nothing panics: arbitrary text and arbitrary graphs.
 mod properties;
+/// Clients that attach to a running turn.
+mod reattach;
 /// Skein between real servers and real clients, those that npm has.
 mod real_servers;
 /// Recipes: parameters, services, the form of an answer, checks, sub-recipes.

@@ -1,0 +1,217 @@
+//! Holds the sessions that are open in this process. Several connections may show one session.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use agent_client_protocol::v1::schema as acp;
+use tokio::sync::OwnedMutexGuard;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{Project, errors};
+use crate::project::ClientPorts;
+use crate::session::{Session, SharedAsker, SharedEditor, ViewerId};
+use crate::task::TaskScope;
+
+/// The open sessions that connections share.
+#[derive(Debug)]
+pub struct OpenSessions {
+    sessions: Mutex<HashMap<String, Weak<OpenSession>>>,
+    locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    ask_timeout: Duration,
+}
+
+impl OpenSessions {
+    /// Creates the sessions of a process with one client. A turn ends with the connection.
+    pub fn of_one_client() -> Self {
+        Self::with_timeout(Duration::ZERO)
+    }
+
+    /// Creates the sessions of a server. A turn goes on without a connection, and its questions wait this long for one.
+    pub fn with_timeout(ask_timeout: Duration) -> Self {
+        Self { sessions: Mutex::default(), locks: Mutex::default(), ask_timeout }
+    }
+
+    /// Returns true if a turn goes on when its last connection has ended.
+    pub(super) fn keep_turns(&self) -> bool {
+        !self.ask_timeout.is_zero()
+    }
+
+    /// Returns the ports of a new or reopened session. Clients attach to them later.
+    pub(super) fn ports(&self) -> SharedPorts {
+        SharedPorts { asker: Arc::new(SharedAsker::new(self.ask_timeout)), editor: Arc::default() }
+    }
+
+    pub(super) fn add(&self, session: Arc<Session>, project: Project, ports: SharedPorts) -> Arc<OpenSession> {
+        let id = session.id().to_owned();
+        let (turn, order, tasks) = (Mutex::default(), Arc::default(), TaskScope::new());
+        let open = Arc::new(OpenSession { session, project, ports, turn, order, tasks });
+        let mut sessions = lock(&self.sessions);
+        sessions.retain(|_, open| open.strong_count() > 0);
+        sessions.insert(id, Arc::downgrade(&open));
+        open
+    }
+
+    /// Returns the open session `id`. `None` if it is not open.
+    pub(super) fn find(&self, id: &str) -> Option<Arc<OpenSession>> {
+        lock(&self.sessions).get(id)?.upgrade()
+    }
+
+    /// Locks a session id while a request opens or closes the session, so that it is open at most once.
+    pub(super) async fn lock_session(&self, id: &str) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut locks = lock(&self.locks);
+            // Only the map has the locks of other sessions that no request opens or closes now.
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(locks.entry(id.to_owned()).or_default())
+        };
+        lock.lock_owned().await
+    }
+
+    /// Ends a session that no connection shows any more: cancels its turn, waits for its end and closes the session.
+    pub(super) async fn close(&self, open: &OpenSession) {
+        lock(&self.sessions).remove(open.session.id());
+        let turn = lock(&open.turn).clone();
+        if let Some(turn) = turn {
+            turn.cancel.cancel();
+            turn.ended.cancelled().await;
+        }
+        open.session.close();
+    }
+}
+
+/// The asker and the editor of a session. Every attached client adds its own.
+#[derive(Debug, Clone)]
+pub(super) struct SharedPorts {
+    asker: Arc<SharedAsker>,
+    editor: Arc<SharedEditor>,
+}
+
+impl SharedPorts {
+    /// Returns the ports that a session is opened with.
+    pub(super) fn of_session(&self) -> ClientPorts {
+        let SharedPorts { asker, editor } = self.clone();
+        ClientPorts { asker, editor: Some(editor) }
+    }
+
+    pub(super) fn attach(&self, viewer: ViewerId, ports: ClientPorts) {
+        self.editor.attach(viewer, ports.editor);
+        self.asker.attach(viewer, ports.asker);
+    }
+}
+
+/// A session that is open in this process.
+pub(super) struct OpenSession {
+    pub(super) session: Arc<Session>,
+    pub(super) project: Project,
+    pub(super) ports: SharedPorts,
+    turn: Mutex<Option<TurnTokens>>,
+    /// Serializes prompts and changes of the session in the order of their requests.
+    order: Arc<tokio::sync::Mutex<()>>,
+    /// Runs the turns, which may outlast the connection that began them.
+    tasks: TaskScope,
+}
+
+/// The tokens of a running turn: `cancel` stops it, `ended` is cancelled when it has ended.
+#[derive(Clone, Default)]
+struct TurnTokens {
+    cancel: CancellationToken,
+    ended: CancellationToken,
+}
+
+/// A position in the queue of a session's requests. The dispatch loop takes it; the task of the request waits for it.
+pub(super) struct RequestTicket {
+    waiting: futures::future::BoxFuture<'static, OwnedMutexGuard<()>>,
+    taken: Option<OwnedMutexGuard<()>>,
+}
+
+impl RequestTicket {
+    pub(super) async fn wait(self) -> OwnedMutexGuard<()> {
+        match self.taken {
+            Some(guard) => guard,
+            None => self.waiting.await,
+        }
+    }
+}
+
+impl OpenSession {
+    /// Returns a ticket after all earlier requests for this session.
+    pub(super) fn ticket(&self) -> RequestTicket {
+        use futures::FutureExt as _;
+        let mut waiting: futures::future::BoxFuture<'static, _> = Box::pin(Arc::clone(&self.order).lock_owned());
+        // The first poll enters the queue of the lock.
+        let taken = (&mut waiting).now_or_never();
+        RequestTicket { waiting, taken }
+    }
+
+    /// Marks the session as busy as soon as its prompt is read, so that a cancel right after it finds the turn. Fails
+    /// if a turn is running.
+    pub(super) fn begin(self: &Arc<Self>) -> Result<RunningTurn, acp::Error> {
+        let mut turn = lock(&self.turn);
+        if turn.is_some() {
+            return Err(errors::invalid_request(
+                "the session is still busy with the prompt before; cancel it, or wait",
+            ));
+        }
+        let tokens = turn.insert(TurnTokens::default()).clone();
+        let ended = Some(tokens.ended.clone().drop_guard());
+        Ok(RunningTurn { open: Arc::clone(self), turn: tokens, ended })
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        lock(&self.turn).is_some()
+    }
+
+    pub(super) fn cancel(&self) {
+        if let Some(turn) = &*lock(&self.turn) {
+            turn.cancel.cancel();
+        }
+    }
+
+    /// Runs the turn of a prompt. It does not end with the connection.
+    pub(super) fn spawn(&self, turn: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(turn);
+    }
+
+    /// Removes a connection from the session. Returns true if no other connection shows it.
+    pub(super) fn detach(&self, viewer: ViewerId) -> bool {
+        self.ports.asker.detach(viewer);
+        self.ports.editor.detach(viewer);
+        self.session.live().detach(viewer)
+    }
+}
+
+impl std::fmt::Debug for OpenSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenSession").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+/// A guard for a running turn. Dropping it ends the turn.
+pub(super) struct RunningTurn {
+    open: Arc<OpenSession>,
+    turn: TurnTokens,
+    ended: Option<DropGuard>,
+}
+
+impl RunningTurn {
+    pub(super) fn cancel(&self) -> &CancellationToken {
+        &self.turn.cancel
+    }
+
+    /// Frees the session for the next prompt. Callers that wait for the end of this turn wait until the returned guard
+    /// is dropped.
+    pub(super) fn end(mut self) -> Option<DropGuard> {
+        self.ended.take()
+    }
+}
+
+impl Drop for RunningTurn {
+    fn drop(&mut self) {
+        *lock(&self.open.turn) = None;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
