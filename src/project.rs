@@ -14,7 +14,7 @@ use crate::agents::ExternalAgents;
 use crate::broker::{Broker, RuleStore};
 use crate::diagnostic::Diagnostic;
 use crate::ids::ModelRef;
-use crate::session::ModelSource;
+use crate::session::{ModelSource, Session, SessionError, SessionPorts};
 
 /// Loads the projects of folders.
 pub trait ProjectLoader: Send + Sync {
@@ -44,6 +44,22 @@ pub struct Project {
     pub rules: Arc<dyn RuleStore>,
     /// Notices for the user about the folder.
     pub notes: Vec<String>,
+}
+
+impl Project {
+    /// Applies the project to an open session of its folder, from the session's next turn on. Fails and changes nothing
+    /// if the session's mode cannot be entered.
+    pub async fn apply_to(&self, session: &Session) -> Result<(), SessionError> {
+        let plan = self.broker.plan();
+        let fallback = self.mode.select(plan).unwrap_or_else(|_| default_mode(&self.model));
+        let ports = |now: &SessionPorts| SessionPorts {
+            broker: self.broker.clone(),
+            models: Arc::clone(&self.models),
+            external_agents: Arc::clone(&self.external_agents),
+            ..now.clone()
+        };
+        session.reload(ports, fallback).await
+    }
 }
 
 /// Errors in the manifests or settings of a folder.

@@ -264,6 +264,34 @@ impl Session {
         self.change(|choice| choice.approval = Some(approval)).await
     }
 
+    /// Uses the plan, the models and the external agents of `ports` from the next turn on. A running turn keeps its
+    /// binding. If the mode is gone, the session continues in `fallback`, with a notice. Fails and changes nothing if
+    /// the mode cannot be entered with the new plan.
+    pub async fn reload(
+        &self,
+        ports: impl FnOnce(&SessionPorts) -> SessionPorts,
+        fallback: ModeId,
+    ) -> Result<(), SessionError> {
+        let _switch = self.switch.lock().await;
+        let now = self.setup();
+        let (mut choice, ports) = (now.choice.clone(), ports(now.host()));
+        let is_gone = !ports.broker.plan().is_selectable(&choice.mode);
+        if is_gone {
+            choice.mode = fallback;
+        }
+        let next = now.with_ports(choice.clone(), ports);
+        next.binding().await?;
+        self.ensure_external_session(&next, false).await?;
+        *lock(&self.setup) = Arc::new(next);
+        if is_gone {
+            let notice = format!("the mode `{}` is gone; the session goes on in `{}`", now.choice.mode, choice.mode);
+            self.queue_notice(Notice::new(notice));
+            let (agent, mode) = (Some(choice.mode.agent.to_string()), Some(choice.mode.mode.to_string()));
+            self.sessions.store.change(self.id(), SessionChange { agent, mode, ..SessionChange::default() });
+        }
+        Ok(())
+    }
+
     async fn change(&self, change: impl FnOnce(&mut SessionSettings)) -> Result<(), SessionError> {
         let _switch = self.switch.lock().await;
         let now = self.setup();

@@ -39,7 +39,6 @@ pub(super) struct ClientConnection {
 /// A session that was created, loaded or resumed on this connection and is not closed.
 pub(super) struct ClientSession {
     pub(super) session: Arc<Session>,
-    pub(super) project: Project,
     /// The client supports boolean options.
     pub(super) knows_booleans: bool,
     /// All notices about missing services, sent or not, so that each is sent once.
@@ -116,13 +115,12 @@ impl ClientConnection {
 
     /// Shows a session on this connection from now on. `events` is the number of its events so far.
     pub(super) fn add(&self, shared: Arc<OpenSession>, events: usize) -> Arc<ClientSession> {
-        let (session, project) = (Arc::clone(&shared.session), shared.project.clone());
+        let session = Arc::clone(&shared.session);
         let id = session.id().to_owned();
-        let (plan, messages) = (Arc::clone(project.broker.plan()), MessageIds::after(events));
-        let viewer = Updates::new(self.wire.clone(), &session, plan, self.features(), Arc::new(messages));
+        let messages = Arc::new(MessageIds::after(events));
+        let viewer = Updates::new(self.wire.clone(), &session, self.features(), messages);
         let open = Arc::new(ClientSession {
             session,
-            project,
             viewer: Arc::new(viewer),
             shared,
             knows_booleans: knows_booleans(&self.client()),
@@ -197,8 +195,8 @@ impl ClientConnection {
 }
 
 impl ClientSession {
-    pub(super) fn plan(&self) -> &Arc<Plan> {
-        self.project.broker.plan()
+    pub(super) fn plan(&self) -> Arc<Plan> {
+        self.session.plan()
     }
 
     /// Enters the session's mode and queues a notice for each missing service, once per session. Fails if the mode

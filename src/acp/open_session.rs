@@ -9,9 +9,10 @@ use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Project, errors};
-use crate::project::ClientPorts;
+use crate::project::{ClientPorts, ProjectError};
 use crate::session::{Session, SharedAsker, SharedEditor, ViewerId};
 use crate::task::TaskScope;
+use crate::tool::Notice;
 
 /// The open sessions that connections share.
 #[derive(Debug)]
@@ -44,8 +45,15 @@ impl OpenSessions {
 
     pub(super) fn add(&self, session: Arc<Session>, project: Project, ports: SharedPorts) -> Arc<OpenSession> {
         let id = session.id().to_owned();
-        let (turn, order, tasks) = (Mutex::default(), Arc::default(), TaskScope::new());
-        let open = Arc::new(OpenSession { session, project, ports, turn, order, tasks });
+        let open = Arc::new(OpenSession {
+            session,
+            project: Mutex::new(project),
+            reload_problem: Mutex::default(),
+            ports,
+            turn: Mutex::default(),
+            order: Arc::default(),
+            tasks: TaskScope::new(),
+        });
         let mut sessions = lock(&self.sessions);
         sessions.retain(|_, open| open.strong_count() > 0);
         sessions.insert(id, Arc::downgrade(&open));
@@ -103,7 +111,10 @@ impl SharedPorts {
 /// A session that is open in this process.
 pub(super) struct OpenSession {
     pub(super) session: Arc<Session>,
-    pub(super) project: Project,
+    /// What applies in the session's folder since the last time its files changed.
+    project: Mutex<Project>,
+    /// The last problem with changed files, which is shown once.
+    reload_problem: Mutex<Option<String>>,
     pub(super) ports: SharedPorts,
     turn: Mutex<Option<TurnTokens>>,
     /// Serializes prompts and changes of the session in the order of their requests.
@@ -135,6 +146,35 @@ impl RequestTicket {
 }
 
 impl OpenSession {
+    pub(super) fn project(&self) -> Project {
+        lock(&self.project).clone()
+    }
+
+    /// Applies the manifests and settings of the session's folder if they have changed. Returns true if they apply from
+    /// now on. If they have errors, the old ones stay and the user gets a notice.
+    pub(super) async fn reload(&self, loaded: Result<Project, ProjectError>) -> bool {
+        let problem = match loaded {
+            Ok(project) if Arc::ptr_eq(project.broker.plan(), self.project().broker.plan()) => None,
+            Ok(project) => match project.apply_to(&self.session).await {
+                Ok(()) => {
+                    *lock(&self.project) = project;
+                    *lock(&self.reload_problem) = None;
+                    return true;
+                }
+                Err(error) => Some(error.to_string()),
+            },
+            Err(error) => Some(error.problem),
+        };
+        if *lock(&self.reload_problem) != problem {
+            if let Some(problem) = &problem {
+                let notice = format!("the changed files are not used, the session goes on as before: {problem}");
+                self.session.queue_notice(Notice::new(notice));
+            }
+            *lock(&self.reload_problem) = problem;
+        }
+        false
+    }
+
     /// Returns a ticket after all earlier requests for this session.
     pub(super) fn ticket(&self) -> RequestTicket {
         use futures::FutureExt as _;

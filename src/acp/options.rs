@@ -53,7 +53,8 @@ fn selectable(plan: &Plan) -> Vec<(String, String, String)> {
 }
 
 pub(super) fn modes(open: &ClientSession) -> acp::SessionModeState {
-    let modes = selectable(open.plan()).into_iter();
+    let plan = open.plan();
+    let modes = selectable(&plan).into_iter();
     let modes = modes.map(|(id, name, about)| acp::SessionMode::new(id, name).description(about)).collect();
     acp::SessionModeState::new(open.session.choice().mode.to_string(), modes)
 }
@@ -62,7 +63,8 @@ pub(super) fn modes(open: &ClientSession) -> acp::SessionModeState {
 /// clients cannot show groups.
 pub(super) fn options(open: &ClientSession) -> Vec<acp::SessionConfigOption> {
     let choice = open.session.choice();
-    let modes = selectable(open.plan()).into_iter();
+    let plan = open.plan();
+    let modes = selectable(&plan).into_iter();
     let modes: Vec<_> =
         modes.map(|(id, name, about)| acp::SessionConfigSelectOption::new(id, name).description(about)).collect();
     let models = models(open, &choice.model);
@@ -88,9 +90,10 @@ pub(super) fn options(open: &ClientSession) -> Vec<acp::SessionConfigOption> {
 
 /// Returns the configured models and external agents, plus the current model and `offline`.
 fn models(open: &ClientSession, current: &ModelRef) -> Vec<ModelRef> {
-    let mut names = vec![open.project.model.clone()];
-    names.extend(open.project.others.iter().cloned());
-    let outside = open.plan().agents().filter(|agent| agent.manifest.runtime.is_some());
+    let (project, plan) = (open.shared.project(), open.plan());
+    let mut names = vec![project.model.clone()];
+    names.extend(project.others.iter().cloned());
+    let outside = plan.agents().filter(|agent| agent.manifest.runtime.is_some());
     names.extend(outside.map(|agent| ModelRef::External(agent.manifest.name.clone())));
     names.extend([current.clone(), ModelRef::Offline]);
     let mut seen = std::collections::HashSet::new();
@@ -100,7 +103,7 @@ fn models(open: &ClientSession, current: &ModelRef) -> Vec<ModelRef> {
 
 fn approval(open: &ClientSession) -> ApprovalLevel {
     let choice = open.session.choice();
-    let of_mode = || open.plan().mode(&choice.mode).map(|(entry, _)| open.project.broker.approval(entry));
+    let of_mode = || open.plan().mode(&choice.mode).map(|(entry, _)| open.session.broker().approval(entry));
     choice.approval.or_else(of_mode).unwrap_or(ApprovalLevel::Ask)
 }
 
@@ -117,7 +120,7 @@ fn level_in_words(level: ApprovalLevel) -> (&'static str, &'static str) {
 
 /// Handles `session/set_mode`. Fails if the mode is unknown or the session cannot switch to it.
 pub(super) async fn set_mode(open: &ClientSession, request: &acp::SetSessionModeRequest) -> Result<(), acp::Error> {
-    let mode = mode(open.plan(), &request.mode_id.0)?;
+    let mode = mode(&open.plan(), &request.mode_id.0)?;
     open.session.set_mode(mode).await.map_err(|error| errors::session(&error))?;
     tracing::info!(session = open.session.id(), mode = %request.mode_id.0, "mode switched");
     Ok(())
@@ -142,7 +145,7 @@ pub(super) async fn set_option(
     let value =
         value.ok_or_else(|| errors::invalid_params(format!("the option `{option}` takes the id of a value")))?;
     let set = match option {
-        MODE => open.session.set_mode(mode(open.plan(), &value)?).await,
+        MODE => open.session.set_mode(mode(&open.plan(), &value)?).await,
         APPROVAL => open.session.set_approval(ApprovalLevel::from_name(&value).ok_or_else(|| unfit(&value))?).await,
         MODEL => {
             let model = ModelRef::from(value.as_str());

@@ -11,6 +11,7 @@ use super::updates::Updates;
 use super::{content, errors, options};
 use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::orchestrator::PromptOptions;
+use crate::project::load_project;
 use crate::session::{LiveSession, PromptError, name_session};
 
 /// Runs the turn of `running` when `place`, its ticket among the session's requests, comes up. Fails if the prompt is
@@ -26,6 +27,10 @@ pub(super) async fn prompt(
     let updates = Arc::clone(&open.viewer);
     let ready = async {
         let order = place.wait().await;
+        let loaded = load_project(&connection.server.projects, &open.session.context().cwd).await;
+        if open.shared.reload(loaded).await {
+            options::refresh_updates(open).await.into_iter().for_each(|update| updates.send(update));
+        }
         open.enter().await.map_err(|error| errors::enter(&error))?;
         connection.show_pending_notices(open);
         options::watch_external(connection, open);

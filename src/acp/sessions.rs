@@ -151,7 +151,7 @@ async fn attach(
         let viewer = Arc::clone(&open.viewer) as Arc<dyn SessionViewer>;
         // If a turn began or ended meanwhile, the events are read again.
         if live.attach(connection.id, viewer, &events, replay == Replay::Everything, version).is_ok() {
-            let ports = ports(connection, client, &shared.project, session.id(), &session.context().cwd);
+            let ports = ports(connection, client, &shared.project(), session.id(), &session.context().cwd);
             shared.ports.attach(connection.id, ports);
             return Ok(open);
         }

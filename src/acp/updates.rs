@@ -21,7 +21,6 @@ use subagent::Subagent;
 use crate::agents::{ChildSession, Event, Notifier, StatusUpdate, TurnEnd, active_events};
 use crate::broker::ToolClaims;
 use crate::conversation::{Content, Message, MessagePart, Role, ToolUse};
-use crate::graph::Plan;
 use crate::session::{Session, SessionViewer};
 use crate::tool::Activity;
 
@@ -34,7 +33,6 @@ pub(super) struct Updates {
     cwd: PathBuf,
     /// Files below these folders are shown as locations if a tool's result names them.
     roots: Vec<PathBuf>,
-    plan: Arc<Plan>,
     features: ClientFeatures,
     turn: Mutex<TurnDisplay>,
     messages: Arc<MessageIds>,
@@ -109,14 +107,13 @@ impl Updates {
     pub(super) fn new(
         wire: ClientWriter,
         session: &Arc<Session>,
-        plan: Arc<Plan>,
         features: ClientFeatures,
         messages: Arc<MessageIds>,
     ) -> Self {
         let context = session.context();
         let (session_id, cwd, roots) = (Arc::from(session.id()), context.cwd.clone(), context.roots.clone());
         let session = Arc::downgrade(session);
-        Self { wire, session_id, session, cwd, roots, plan, features, turn: Mutex::default(), messages }
+        Self { wire, session_id, session, cwd, roots, features, turn: Mutex::default(), messages }
     }
 
     /// Returns the writer to the client and the session id of the updates.
@@ -137,7 +134,6 @@ impl Updates {
             session: Weak::clone(&self.session),
             cwd: self.cwd.clone(),
             roots: self.roots.clone(),
-            plan: Arc::clone(&self.plan),
             features: self.features,
             turn: Mutex::default(),
             messages,
@@ -210,9 +206,10 @@ impl Updates {
             Event::ToolStarted { by: Some(_), .. } if live && self.features.subagents => {}
             Event::ToolEnded { id, .. } if live && !turn.calls.contains_key(id) => {}
             Event::ToolStarted { call, by } => {
-                let said = self.claims(call);
-                turn.calls.insert(call.id.clone(), CallDisplay::of(call, said.as_ref(), &self.plan));
-                let started = calls::tool_call(call, by.as_deref(), said.as_ref(), &self.plan, &self.cwd);
+                let Some(session) = self.session.upgrade() else { return };
+                let (said, plan) = (claims(&session, call), session.plan());
+                turn.calls.insert(call.id.clone(), CallDisplay::of(call, said.as_ref(), &plan));
+                let started = calls::tool_call(call, by.as_deref(), said.as_ref(), &plan, &self.cwd);
                 self.send(acp::SessionUpdate::ToolCall(started));
             }
             Event::ToolEnded { id, outcome, activity, .. } => {
@@ -235,16 +232,6 @@ impl Updates {
             Event::TurnEnded { .. } => *turn = TurnDisplay::default(),
             Event::Compacted { .. } | Event::ExternalSessionOpened { .. } | Event::Undone { .. } => {}
         }
-    }
-
-    /// Returns what the service says about the tool of a call.
-    fn claims(&self, call: &ToolUse) -> Option<ToolClaims> {
-        let session = self.session.upgrade()?;
-        session.broker().tool_claims(session.context(), &call.name)
-    }
-
-    fn call_display(&self, call: &ToolUse) -> CallDisplay {
-        CallDisplay::of(call, self.claims(call).as_ref(), &self.plan)
     }
 
     /// Sends a notice to the user. A client without notices receives it as a thought.
@@ -301,17 +288,24 @@ impl Updates {
     }
 }
 
+/// Returns what the service says about the tool of a call.
+fn claims(session: &Session, call: &ToolUse) -> Option<ToolClaims> {
+    session.broker().tool_claims(session.context(), &call.name)
+}
+
 impl SessionViewer for Updates {
     fn replay(&self, events: &[Event], is_running: bool) {
         self.replay_all(events, is_running);
     }
 
     fn follow(&self, events: &[Event]) {
-        let mut turn = self.turn();
+        let Some(session) = self.session.upgrade() else { return };
+        let (mut turn, plan) = (self.turn(), session.plan());
         for (_, event) in active_events(events) {
             match event {
                 Event::ToolStarted { call, .. } => {
-                    turn.calls.insert(call.id.clone(), self.call_display(call));
+                    let shown = CallDisplay::of(call, claims(&session, call).as_ref(), &plan);
+                    turn.calls.insert(call.id.clone(), shown);
                 }
                 Event::ToolEnded { id, .. } => drop(turn.calls.remove(id)),
                 Event::Message { .. }

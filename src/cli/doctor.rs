@@ -5,6 +5,8 @@ mod files;
 mod reach;
 mod sandbox;
 
+use std::sync::Arc;
+
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;

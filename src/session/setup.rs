@@ -79,6 +79,12 @@ impl SessionSetup {
         Self { system, bindings, external_sessions, ..Self::new(choice, self.host.clone(), Arc::clone(&self.session)) }
     }
 
+    /// Returns a setup of the same session with other settings and ports, such as a new plan.
+    pub(super) fn with_ports(&self, choice: SessionSettings, host: SessionPorts) -> Self {
+        let (bindings, external_sessions) = (Arc::clone(&self.bindings), Arc::clone(&self.external_sessions));
+        Self { bindings, external_sessions, ..Self::new(choice, host, Arc::clone(&self.session)) }
+    }
+
     /// Returns the recovery policy. Its model takes turns with the requests of other sessions.
     pub(super) fn recovery_policy(&self) -> Result<RecoveryPolicy, LlmError> {
         let policy = self.host.models.recovery_policy()?;
