@@ -114,7 +114,7 @@ pub struct MissingService {
 pub enum AbsenceCause {
     /// It is only planned.
     Planned,
-    /// The active profile leaves it out.
+    /// The active profile leaves it out, or a config disables it.
     Profile,
     /// It did not start, or the session disabled it.
     Failure,
@@ -206,14 +206,11 @@ impl Broker {
     fn services_outside_profile(&self, scope: &ToolScope, terms: &BindRequest) -> Vec<MissingService> {
         let needed = scope.needs().iter().filter_map(|name| terms.service(&self.plan, name.as_str()));
         let left_out = needed.filter(|entry| !entry.enabled);
-        let missing = |entry: &ServiceEntry| {
-            let profile = self.plan.manifests().leaving_profile(entry).unwrap_or_default();
-            MissingService {
-                service: entry.manifest.name.clone(),
-                optional: true,
-                cause: AbsenceCause::Profile,
-                reason: format!("the profile `{profile}` leaves it out"),
-            }
+        let missing = |entry: &ServiceEntry| MissingService {
+            service: entry.manifest.name.clone(),
+            optional: true,
+            cause: AbsenceCause::Profile,
+            reason: entry.disabled_by.as_ref().map(ToString::to_string).unwrap_or_default(),
         };
         left_out.map(missing).collect()
     }

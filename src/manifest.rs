@@ -46,19 +46,24 @@ pub use assertions::{
     GroupSelector, ModeSelector, ReachAssertion, SandboxAssertion, SandboxField, SandboxPresence, SandboxValue,
     ServiceSelector, TransportName, TransportSelector,
 };
+pub use builtin::ExampleAgent;
 pub use config::{Config, ModelFacts, Moderator, Profile, ProfileService, ProviderAddress, SandboxConfig};
 pub use duration::{DurationError, ManifestDuration};
-pub use edit::{apply_edits, with_first};
+pub use edit::{apply_edits, with_first, without_item};
 pub use files::{LinkedFile, LinkedFileError, ManifestFile, Root, read_named};
 pub use import::goose_provider;
 pub use import::{
-    ForeignFileError, ImportedConfig, RegistryAgent, SkippedItem, read_foreign, read_registry, service_text,
+    ForeignFileError, ImportedConfig, RegistryAgent, RegistryServer, ServerJsonError, SkippedItem, read_foreign,
+    read_registry, read_server_json, service_text, suggest_sandbox,
 };
 pub use json_schema::{
     RunningValidation, SchemaError, SchemaValidator, VALIDATION_TIME, ValidationFailure, check_schema,
 };
-pub use layers::{AgentEntry, ConfigEntry, Manifests, ModeEntry, ServiceEntry};
-pub use mcp_servers::{SessionServiceError, client_service, recipe_service, session_service};
+pub use layers::{AgentEntry, ConfigEntry, DisableSource, Manifests, ModeEntry, ServiceEntry};
+pub use mcp_servers::{
+    ServiceNameError, SessionServiceError, client_service, manifest as service_manifest, recipe_service,
+    session_service,
+};
 pub use model::{
     AgentManifest, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry, HttpTransport, LOADERS, Metadata,
     Mode, Readiness, Requires, ServiceManifest, ServiceSharing, StdioTransport, Timeouts, Transport, VERSION,

@@ -18,6 +18,7 @@ mod replies;
 pub(crate) mod sandboxes;
 mod service_sandbox;
 mod stdio;
+mod suggestion;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -32,6 +33,7 @@ pub use record::{Cassette, RecordError};
 pub use service::Service;
 pub use service_sandbox::ServiceSpec;
 pub use stdio::{LaunchError, LineError, LineReader, ProgramSandbox, SpawnedProgram, spawn};
+pub use suggestion::suggest_groups;
 
 use crate::ids::{RoleName, ServiceName};
 use crate::manifest::{ManifestDuration, ServiceSharing as Sharing, Transport};
@@ -266,7 +268,13 @@ impl Inner {
             }
             Transport::Http(transport) => {
                 let wire = http::start(transport, environment)?;
-                McpConnection::connect(client, wire, era, None, None, &self.scope).await
+                let connected = McpConnection::connect(client, wire, era, None, None, &self.scope).await;
+                match connected {
+                    Err(ConnectError::Handshake { .. }) if http::speaks_old_transport(transport, environment).await => {
+                        Err(ConnectError::OldTransport)
+                    }
+                    connected => connected,
+                }
             }
         }
     }

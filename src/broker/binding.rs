@@ -23,7 +23,7 @@ use sandbox::BoundSandbox;
 
 use super::bound_tool::{BoundTool, SandboxChoice, reaching, url_argument};
 use super::files::{CallPaths, RelativeBase};
-use super::gate::{self, GateDecision, Judge};
+use super::gate::{self, DecisionReason, GateDecision, Judge};
 use super::pinned_specs::{ToolClaims, ui_of};
 use super::session_state::BrokerState;
 use super::{BindRequest, MissingService, ParentLimits, files, names, rule_arguments, sanitize, unmatched_rules};
@@ -405,13 +405,19 @@ impl Binding {
             Some((service, uri)) => ruling.and(self.tightening(&service, uri)),
             None => ruling,
         };
-        let verdict = match tool.host(arguments) {
-            Some(host) => {
+        let by_level = gate::decide(self.approval(), tool.reads_only(arguments) || admitted.confined, &ruling);
+        let verdict = match (tool.host(arguments), by_level) {
+            // A tool that reads a host and then changes something.
+            (Some(_), refused @ GateDecision::Refuse(_)) if !tool.read_only => refused,
+            (Some(host), _) => {
                 let user_named = self.user_binding().state().hosts.contains(&host);
                 let of_host = permissions::judge_host(&self.policy.rules, &host);
                 gate::judge_host(self.approval(), gate::HostCall { host, user_named, ruling: of_host }, ruling)
             }
-            None => gate::decide(self.approval(), tool.reads_only(arguments) || admitted.confined, &ruling),
+            (None, GateDecision::Ask(DecisionReason::Level(level))) if tool.asks_itself() => {
+                GateDecision::Run(DecisionReason::Level(level))
+            }
+            (None, by_level) => by_level,
         };
         let rules = &self.policy.rules;
         let verdict = match tool.sandbox_choice(arguments) {

@@ -21,6 +21,9 @@ const URL_ARGUMENT: &str = "skein/url_argument";
 /// Metadata key under which a built-in tool names its arguments `service` and `uri`, if it reads resources of services.
 const RESOURCE_ARGUMENTS: &str = "skein/resource_arguments";
 
+/// Metadata key of a built-in tool that asks the user at every level before it changes something.
+const ASKS_ITSELF: &str = "skein/asks_itself";
+
 /// Arguments of the built-in shell.
 const READ_ONLY: &str = "read_only";
 const UNSANDBOXED: &str = "unsandboxed";
@@ -86,6 +89,12 @@ impl BoundTool {
         let names = self.spec.meta.as_ref()?.get(RESOURCE_ARGUMENTS).filter(|_| self.builtin)?;
         let text = |key: &str| arguments.get(names.get(key)?.as_str()?)?.as_str();
         Some((ServiceName::new(text("service")?), text("uri")?))
+    }
+
+    /// Returns true if the tool itself asks the user before it changes something, so that a second question would be
+    /// about the same. Trusted for built-in services only.
+    pub(super) fn asks_itself(&self) -> bool {
+        self.builtin && self.spec.meta.as_ref().is_some_and(|meta| meta[ASKS_ITSELF] == true)
     }
 
     /// Returns the sandbox that the call chooses. Only the built-in shell has these arguments.

@@ -18,8 +18,11 @@ pub(super) const DISABLED: &str = "it is disabled in this session";
 
 impl BindRequest {
     /// Adds the services that the session enabled beyond its configuration to the client-provided ones. Such a copy
-    /// takes precedence over the entry of the plan.
+    /// takes precedence over the entry of the plan. Also adds the services that the session itself added.
     pub(super) fn add_enabled_services(&mut self, plan: &Plan) {
+        let added = self.session.service_overrides().new_services();
+        self.client_services
+            .extend(added.into_iter().filter(|entry| plan.service(entry.manifest.name.as_str()).is_none()));
         for (name, enabled) in self.session.service_overrides().all() {
             let entry = plan.service(name.as_str()).filter(|entry| entry.user_installed() && !entry.enabled && enabled);
             self.client_services.extend(entry.map(|entry| Arc::new(ServiceEntry { enabled: true, ..entry.clone() })));

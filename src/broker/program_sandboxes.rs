@@ -45,7 +45,7 @@ impl Broker {
     pub(super) fn lease(&self, entry: &ServiceEntry, session: &SessionContext, find: FindEntry<'_>) -> Lease {
         let spec = |entry: &ServiceEntry| {
             let profile = self.plan.sandbox_of_service(entry);
-            let sandbox = profile.and_then(|profile| self.sandbox_spec(profile, is_alone(entry, profile), session));
+            let sandbox = profile.and_then(|profile| self.sandbox_spec(&profile, is_alone(entry, &profile), session));
             ServiceSpec { manifest: entry.manifest.clone(), sandbox }
         };
         let find_spec = |name: &ServiceName| find(name).map(spec);

@@ -1,4 +1,7 @@
-//! `skein agents`: lists agents, the tools and services of their modes, and the files that define them.
+//! `skein agents`: lists agents, the tools and services of their modes, and the files that define them. Adds the example
+//! agents.
+
+mod add;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -27,6 +30,11 @@ enum AgentsCommand {
     ///
     /// Lists the services of each mode in start order.
     Show { name: String },
+    /// Add an external agent whose manifest ships with Skein
+    ///
+    /// Checks that its program is installed, writes the manifest to your settings, and shows its sandbox and the first
+    /// login.
+    Add(add::AddAgentArgs),
 }
 
 pub(super) fn run(
@@ -35,6 +43,9 @@ pub(super) fn run(
     folders: &Folders,
     output: &mut CommandOutput,
 ) -> Result<(), CommandError> {
+    if let Some(AgentsCommand::Add(add)) = &args.command {
+        return add::run(add, args.json, global, folders, output);
+    }
     let plan = workspace::plan(global, folders, output)?;
     let running = RunningAgents::query(folders);
     match &args.command {
@@ -57,6 +68,7 @@ pub(super) fn run(
                 show(&plan, agent, &running, output);
             }
         }
+        Some(AgentsCommand::Add(_)) => {}
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 
-use super::environment::variable;
+use super::environment::{find_in_path, variable};
 use super::folders::Folders;
 use super::keys::{KeyLocation, KeyringError, Keys};
 use super::models::KnownModels;
@@ -83,7 +83,7 @@ pub(super) fn run(
     if let Some(problem) = top_of_mind::from_environment(folders).read().problem {
         found.warning(problem, "SKEIN_TOM_FILE or GOOSE_MOIM_MESSAGE_FILE", "name a text file, or unset the variable");
     }
-    if reach::find_in_path("bash").is_none() {
+    if find_in_path("bash").is_none() {
         let fix = "install bash, or put it on the PATH: the service developer runs commands with it";
         found.error("there is no program `bash` on the PATH", "PATH", fix);
     }

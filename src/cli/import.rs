@@ -137,7 +137,7 @@ impl Import {
         if known.is_some() || file.exists() || self.services.iter().any(|(_, _, other)| other.name == service.name) {
             return self.there.push(name);
         }
-        let text = service_text(&service, self.moved.from);
+        let text = service_text(&service, &format!("Taken over from {} by `skein import`.", self.moved.from));
         match problem(Path::new("services"), &file, &text) {
             Some(problem) => self.skip(&name, &problem),
             None => self.services.push((file, text, service)),

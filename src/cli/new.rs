@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::folders::Folders;
-use super::output::{CommandError, CommandOutput};
+use super::output::{CommandError, CommandOutput, display_line};
 use super::whole_file::create;
 use super::workspace::trust_failure;
 use crate::diagnostic::Severity;
@@ -43,12 +43,7 @@ struct NewManifestArgs {
 pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
     let (NewCommand::Agent(place) | NewCommand::Service(place)) = &args.what;
     let name = &place.name;
-    if name.len() > 32 || !regex::Regex::new(NAME_PATTERN).is_ok_and(|pattern| pattern.is_match(name)) {
-        return Err(CommandError::usage(
-            format!("`{name}` cannot be a name"),
-            "use at most 32 lower-case letters and digits, words joined by - or _, beginning with a letter",
-        ));
-    }
+    check_name(name)?;
     let scaffold = match &args.what {
         NewCommand::Agent(_) => vec![
             (PathBuf::from(format!("agents/{name}.yaml")), agent(name)),
@@ -99,6 +94,17 @@ pub(super) fn run(args: &NewArgs, folders: &Folders, output: &mut CommandOutput)
     Ok(())
 }
 
+/// Fails if the text cannot be the name of an agent or a service.
+pub(super) fn check_name(name: &str) -> Result<(), CommandError> {
+    if name.len() <= 32 && regex::Regex::new(NAME_PATTERN).is_ok_and(|pattern| pattern.is_match(name)) {
+        return Ok(());
+    }
+    Err(CommandError::usage(
+        format!("`{}` cannot be a name", display_line(name)),
+        "use at most 32 lower-case letters and digits, words joined by - or _, beginning with a letter",
+    ))
+}
+
 /// Returns the built-in file that the new manifest replaces. `None` if the name is new. Fails if the name conflicts with
 /// the built-in manifests: the orchestrator, or groups and services that built-in modes rely on.
 fn check(
@@ -127,7 +133,7 @@ fn check(
 
 /// Returns the folder that `ProjectFiles::find` will find. That is the nearest project or repository, or else the
 /// working directory.
-fn project_root(folders: &Folders) -> PathBuf {
+pub(super) fn project_root(folders: &Folders) -> PathBuf {
     let root = folders.cwd.ancestors().find(|folder| {
         folder.join(".skein").is_dir() || folder.join(".mcp.json").is_file() || folder.join(".git").exists()
     });
@@ -135,7 +141,7 @@ fn project_root(folders: &Folders) -> PathBuf {
 }
 
 /// Returns true if the project was trusted before, or does not exist yet. Only then are the new files trusted.
-fn was_trusted(folders: &Folders) -> Result<bool, CommandError> {
+pub(super) fn was_trusted(folders: &Folders) -> Result<bool, CommandError> {
     let Some(project) = ProjectFiles::find(&folders.cwd).map_err(|error| trust_failure(&error))? else {
         return Ok(true);
     };
@@ -143,7 +149,8 @@ fn was_trusted(folders: &Folders) -> Result<bool, CommandError> {
     Ok(store.trust_of(&project) == TrustState::Trusted)
 }
 
-fn trust(folders: &Folders) -> Result<(), CommandError> {
+/// Trusts the project as it is now.
+pub(super) fn trust(folders: &Folders) -> Result<(), CommandError> {
     let Some(project) = ProjectFiles::find(&folders.cwd).map_err(|error| trust_failure(&error))? else { return Ok(()) };
     let mut store = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?;
     store.trust(&project).map_err(|error| trust_failure(&error))

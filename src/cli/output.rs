@@ -15,6 +15,8 @@ use crate::text::{escape_json, is_invisible, shapes};
 #[derive(Debug, Default)]
 pub(super) struct CommandOutput {
     failed: bool,
+    /// The reader has closed the pipe.
+    closed: bool,
 }
 
 impl CommandOutput {
@@ -54,7 +56,16 @@ impl CommandOutput {
 
     fn note_write(&mut self, result: std::io::Result<()>) {
         // A reader may close the pipe early, as in `skein graph | head`.
-        self.failed |= result.is_err_and(|error| error.kind() != std::io::ErrorKind::BrokenPipe);
+        let Err(error) = result else { return };
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => self.closed = true,
+            _ => self.failed = true,
+        }
+    }
+
+    /// Returns true if no more output is wanted or possible, for commands that print until they are stopped.
+    pub(super) fn has_ended(&self) -> bool {
+        self.closed || self.failed
     }
 
     /// Returns the exit code: 1 if a write failed, else `code`.

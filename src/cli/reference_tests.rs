@@ -19,6 +19,7 @@ variables and JSON fields. These pages explain the commands with examples:
 - [run.md](run.md): `run`; [chat.md](chat.md): `chat`; [sessions.md](sessions.md): `sessions`
 - [acp.md](acp.md): `acp`; [mcp-server.md](mcp-server.md): `mcp`
 - [inspect.md](inspect.md): `check`, `graph`, `agents`, `services`, `tools`, `route`
+- [add-services.md](add-services.md): `services add`, `services disable`, `agents add`
 - [permissions.md](permissions.md): `permissions` and `--approval`
 - [setup.md](setup.md): `new`, `trust`, `import`, `configure`, `doctor`, `completions`
 - [recording.md](recording.md): `--record` and `--replay`

@@ -79,7 +79,7 @@ pub(super) struct SandboxArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum FilesFlag {
+pub(super) enum FilesFlag {
     /// Write nothing, and read only system folders
     None,
     /// Write nothing

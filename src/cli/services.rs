@@ -1,9 +1,14 @@
-//! `skein services`: lists services, the modes that depend on them, and their state in every running skein.
+//! `skein services`: lists services, the modes that depend on them, and their state in every running skein. Adds,
+//! removes, enables and disables services, and prints their logs.
+
+mod add;
+mod change;
+mod logs;
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::folders::Folders;
@@ -11,19 +16,38 @@ use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::runtime::{self, CommandRuntime};
 use super::{Global, workspace};
 use crate::graph::{EdgeKind, Node, Plan, ProcessKind, profile_json, profile_text};
-use crate::ids::nearest;
-use crate::manifest::{Readiness, ServiceEntry, Transport};
+use crate::ids::{ServiceName, nearest};
+use crate::manifest::{DisableSource, Manifests, Readiness, ServiceEntry, Transport};
 use crate::runtime::StatusReport;
 use crate::tool::ServiceError;
 
 #[derive(Debug, Args)]
 pub(super) struct ServicesArgs {
+    #[command(subcommand)]
+    command: Option<ServicesCommand>,
     /// Start this service, and show its state and tools
     #[arg(long, value_name = "NAME")]
     probe: Option<String>,
     /// Print the result as JSON
-    #[arg(long)]
+    #[arg(long, global = true)]
     json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum ServicesCommand {
+    /// Add an MCP server: a program after --, or a --url
+    ///
+    /// Shows what will run and asks. Then starts the service once, lists its tools, suggests tool groups and a sandbox,
+    /// and writes a manifest. Writes nothing if the service does not start.
+    Add(add::AddArgs),
+    /// Delete the manifest of a service that you added
+    Remove(change::RemoveArgs),
+    /// Turn on a service that your config turned off
+    Enable(change::ChangeArgs),
+    /// Turn off a service in all sessions, in your config
+    Disable(change::ChangeArgs),
+    /// Show what the process of a service wrote to stderr
+    Logs(logs::LogsArgs),
 }
 
 pub(super) fn run(
@@ -32,6 +56,14 @@ pub(super) fn run(
     folders: &Folders,
     output: &mut CommandOutput,
 ) -> Result<(), CommandError> {
+    match &args.command {
+        Some(ServicesCommand::Add(add)) => return add::run(add, args.json, global, folders, output),
+        Some(ServicesCommand::Remove(remove)) => return change::remove(remove, args.json, global, folders, output),
+        Some(ServicesCommand::Enable(change)) => return change::enable(change, args.json, global, folders, output),
+        Some(ServicesCommand::Disable(change)) => return change::disable(change, args.json, global, folders, output),
+        Some(ServicesCommand::Logs(logs)) => return logs::run(logs, args.json, global, folders, output),
+        None => {}
+    }
     let plan = workspace::plan(global, folders, output)?;
     if let Some(name) = &args.probe {
         return probe(plan, name, args.json, global, folders, output);
@@ -52,8 +84,8 @@ pub(super) fn run(
         let planned = if manifest.status == Readiness::Planned { " (planned)" } else { "" };
         let off = if service.enabled { "" } else { " (off)" };
         output.line(&format!("{BOLD}{}{BOLD:#}{planned}{off}  {}", manifest.name, display_line(&manifest.description)));
-        if let Some(profile) = plan.manifests().leaving_profile(service) {
-            output.line(&format!("  {QUIET}the profile `{}` leaves it out{QUIET:#}", display_line(&profile)));
+        if let Some(reason) = &service.disabled_by {
+            output.line(&format!("  {QUIET}{}{QUIET:#}", display_line(&reason.to_string())));
         }
         for (group, tools) in &manifest.groups {
             let tools: Vec<_> = tools.iter().map(|tool| display_line(tool.as_str())).collect();
@@ -142,7 +174,6 @@ fn probe(
     output: &mut CommandOutput,
 ) -> Result<(), CommandError> {
     let entry = find(&plan, name)?.clone();
-    let source = entry.source.file.clone();
     if entry.manifest.status == Readiness::Planned {
         return Err(CommandError::usage(
             format!("the service `{name}` is planned: there is nothing to start"),
@@ -157,25 +188,8 @@ fn probe(
         async move |started: &CommandRuntime, output: &mut CommandOutput| {
             let lease = started.runtime.broker().lease_service(&entry, &started.session);
             let manifest = &entry.manifest;
-            let failed = |error: &ServiceError| {
-                let log = folders.state.join("log/skein.log");
-                let manifest_file = display_line(&source);
-                let help = match &manifest.transport {
-                    Transport::Stdio(_) => format!(
-                        "correct `transport` in {manifest_file}; what it wrote to stderr is in {}",
-                        log.display()
-                    ),
-                    Transport::Http(http) => {
-                        format!(
-                            "check that a server answers at {}, or correct {manifest_file}",
-                            display_line(&http.url)
-                        )
-                    }
-                    Transport::Builtin(_) => format!("see {}", log.display()),
-                };
-                CommandError::work(display_line(&error.to_string()), help)
-            };
-            let catalog = lease.service().catalog().await.map_err(|error| failed(&error))?;
+            let catalog = lease.service().catalog().await;
+            let catalog = catalog.map_err(|error| probe_failure(&entry, &error, folders))?;
             let mut status = json!(lease.service().status());
             status["name"] = json!(manifest.name);
             let tools: Vec<_> = catalog.tools.iter().map(|tool| tool.name.as_str()).collect();
@@ -194,16 +208,35 @@ fn probe(
     )
 }
 
+/// Returns the error of a service that does not start, with the next step.
+fn probe_failure(entry: &ServiceEntry, error: &ServiceError, folders: &Folders) -> CommandError {
+    let log = folders.state.join("log/skein.log");
+    let manifest_file = display_line(&entry.source.file);
+    let help = match &entry.manifest.transport {
+        Transport::Stdio(_) => {
+            format!("correct `transport` in {manifest_file}; what it wrote to stderr is in {}", log.display())
+        }
+        Transport::Http(http) => {
+            format!("check that a server answers at {}, or correct {manifest_file}", display_line(&http.url))
+        }
+        Transport::Builtin(_) => format!("see {}", log.display()),
+    };
+    CommandError::work(display_line(&error.to_string()), help)
+}
+
 /// Returns the service `name`. The error suggests the nearest name.
 pub(super) fn find<'a>(plan: &'a Plan, name: &str) -> Result<&'a ServiceEntry, CommandError> {
-    plan.service(name).ok_or_else(|| {
-        let names = || plan.services().map(|service| service.manifest.name.as_str());
-        let help = match nearest(name, names()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("there are: {}", names().collect::<Vec<_>>().join(", ")),
-        };
-        CommandError::usage(format!("there is no service `{name}`"), help)
-    })
+    plan.service(name).ok_or_else(|| name_error(name, plan.manifests()))
+}
+
+/// Returns the error for a name that no manifest defines. It suggests the nearest name.
+fn name_error(name: &str, manifests: &Manifests) -> CommandError {
+    let names = || manifests.services.keys().map(ServiceName::as_str);
+    let help = match nearest(name, names()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("there are: {}", names().collect::<Vec<_>>().join(", ")),
+    };
+    CommandError::usage(format!("there is no service `{name}`"), help)
 }
 
 /// Returns the modes that list the service, the modes that get it through `mcp`, and the services that require it.
@@ -253,6 +286,10 @@ fn service_json(plan: &Plan, service: &ServiceEntry, reports: &[StatusReport]) -
         "status": manifest.status,
         "enabled": service.enabled,
         "left_out_by": plan.manifests().leaving_profile(service),
+        "disabled_by": match &service.disabled_by {
+            Some(DisableSource::Config(file)) => Some(file),
+            Some(DisableSource::Profile(_)) | None => None,
+        },
         "scope": manifest.sharing(),
         "transport": kind,
         "sandbox": profile_json(plan.service_sandbox(&manifest.name)),

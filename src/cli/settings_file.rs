@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::output::CommandError;
 use super::whole_file::{create, replace};
-use crate::manifest::{apply_edits, with_first};
+use crate::manifest::{apply_edits, with_first, without_item};
 
 /// The current or planned contents of the file.
 pub(super) struct SettingsFile {
@@ -58,6 +58,12 @@ impl SettingsFile {
     /// Returns the file with an item inserted at the start of a list. Fails if it cannot be edited safely.
     pub(super) fn with_first(self, path: &[&str], item: &Value) -> Result<Self, UnsafeEditError> {
         self.apply(|text| with_first(text, path, item))
+    }
+
+    /// Returns the file without an item of a list. Fails if it cannot be edited safely.
+    pub(super) fn without_item(self, path: &[&str], item: &str) -> Result<Self, UnsafeEditError> {
+        let advice = format!("(remove `{item}` from `{}`)\n", path.join("."));
+        self.apply(|text| without_item(text, path, item)).map_err(|error| UnsafeEditError { text: advice, ..error })
     }
 
     fn apply(mut self, edit: impl Fn(&str) -> Option<String>) -> Result<Self, UnsafeEditError> {

@@ -111,6 +111,9 @@ impl<'a> Checks<'a> {
             let at = source.place(&DocumentPath::root().key("profile"));
             self.error("E104", at, format!("there is no profile `{profile}`"), help);
         }
+        for (index, name) in config.disabled_services.iter().enumerate() {
+            self.check_disabled_name(name, &DocumentPath::root().key("disabled_services").index(index), source);
+        }
         for (name, profile) in &config.profiles {
             let at = DocumentPath::root().key("profiles").key(name);
             self.profile(name, profile, &at, source, entry.layer);

@@ -121,12 +121,14 @@ impl Plan {
         self.profiles.services.get(service)
     }
 
-    /// Returns the effective sandbox profile of a service of the plan or of a client. `None` if it runs without a sandbox
-    /// or has no process.
-    pub fn sandbox_of_service(&self, service: &ServiceEntry) -> Option<&SandboxProfile> {
+    /// Returns the effective sandbox profile of a service of the plan or of a client, or of one that a session added.
+    /// `None` if it runs without a sandbox or has no process.
+    pub fn sandbox_of_service(&self, service: &ServiceEntry) -> Option<SandboxProfile> {
+        let name = &service.manifest.name;
         match &service.manifest.transport {
-            Transport::Stdio(_) if service.is_of_client() => self.client_sandbox(),
-            Transport::Stdio(_) => self.service_sandbox(&service.manifest.name),
+            Transport::Stdio(_) if service.is_of_client() => self.client_sandbox().cloned(),
+            Transport::Stdio(_) if self.service(name.as_str()).is_some() => self.service_sandbox(name).cloned(),
+            Transport::Stdio(_) => SandboxProfiles::of_added_service(&self.manifests, service),
             Transport::Builtin(_) | Transport::Http(_) => None,
         }
     }

@@ -60,6 +60,12 @@ impl SandboxProfiles {
         }
         profiles
     }
+
+    /// Returns the profile of a service that is not among the manifests. `None` if it states none.
+    pub(super) fn of_added_service(manifests: &Manifests, service: &ServiceEntry) -> Option<SandboxProfile> {
+        let sources = ConfigSources::of(manifests);
+        sources.of_service(service, sources.of_clients().as_ref())
+    }
 }
 
 /// The tool groups of built-in services that decide the default.

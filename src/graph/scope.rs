@@ -7,7 +7,7 @@ use regex::Regex;
 use serde::Serialize;
 
 use crate::ids::{GroupName, ServiceName};
-use crate::manifest::ServiceEntry;
+use crate::manifest::{DisableSource, ServiceEntry};
 
 /// The resolved tool groups of one mode.
 #[derive(Debug, Clone, Default)]
@@ -60,6 +60,8 @@ pub enum ScopeRefusal {
     NotBound { service: ServiceName },
     #[error("the active profile leaves out the service {service}")]
     NotInProfile { service: ServiceName },
+    #[error("the service {service} is disabled by `disabled_services` in {file}")]
+    Disabled { service: ServiceName, file: String },
     /// `groups` are those of the tool.
     #[error("{}", group_problem(.groups))]
     NoGroup { groups: Vec<GroupName> },
@@ -103,7 +105,12 @@ impl ToolScope {
         let name = &service.manifest.name;
         let named = self.needs.contains(name);
         if !service.enabled && (named || (service.user_installed() && self.lists_mcp())) {
-            return Err(ScopeRefusal::NotInProfile { service: name.clone() });
+            return Err(match &service.disabled_by {
+                Some(DisableSource::Config(file)) => {
+                    ScopeRefusal::Disabled { service: name.clone(), file: file.clone() }
+                }
+                Some(DisableSource::Profile(_)) | None => ScopeRefusal::NotInProfile { service: name.clone() },
+            });
         }
         if !self.binds(service) {
             return Err(ScopeRefusal::NotBound { service: name.clone() });

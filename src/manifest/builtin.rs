@@ -57,3 +57,60 @@ pub(super) const FILES: &[(&str, &str)] = &embed![
     "agents/orchestrator/auto.examples.txt",
     "agents/orchestrator/auto.md",
 ];
+
+/// The example manifests of external agents, which `skein agents add` writes, by the name that the user types.
+static EXAMPLE_AGENTS: [ExampleAgent; 5] = [
+    ExampleAgent {
+        name: "claude",
+        text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/examples/claude.yaml")),
+        login: "log in once with `claude`, or set ANTHROPIC_API_KEY",
+    },
+    ExampleAgent {
+        name: "codex",
+        text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/examples/codex.yaml")),
+        login: "log in once with `codex login`, or set OPENAI_API_KEY",
+    },
+    ExampleAgent {
+        name: "gemini",
+        text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/examples/gemini.yaml")),
+        login: "set GEMINI_API_KEY, or log in once with `gemini`",
+    },
+    ExampleAgent {
+        name: "opencode",
+        text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/examples/opencode.yaml")),
+        login: "log in once with `opencode auth login`, or name a provider in its settings",
+    },
+    ExampleAgent {
+        name: "goose",
+        text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/examples/goose.yaml")),
+        login: "set it up once with `goose configure`",
+    },
+];
+
+/// An external agent whose manifest ships with Skein as an example.
+#[derive(Debug, Clone, Copy)]
+pub struct ExampleAgent {
+    pub name: &'static str,
+    text: &'static str,
+    /// The user's first step.
+    pub login: &'static str,
+}
+
+impl ExampleAgent {
+    /// Returns the example of this name.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        EXAMPLE_AGENTS.iter().find(|example| example.name == name)
+    }
+
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        EXAMPLE_AGENTS.iter().map(|example| example.name)
+    }
+
+    /// Returns the manifest for the user's folder, without the comment that names the schema by its path in the source.
+    pub fn manifest_text(&self) -> &'static str {
+        match self.text.split_once('\n') {
+            Some((first, rest)) if first.starts_with("# yaml-language-server:") => rest,
+            _ => self.text,
+        }
+    }
+}

@@ -27,6 +27,9 @@ pub struct Config {
     /// Limits of processes, in addition to those of manifests; a project can only make them stricter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxConfig>,
+    /// Services that are off, even if a profile lists them. The services of the orchestrator stay on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disabled_services: Vec<ServiceName>,
     /// Whether prompts get excerpts of earlier sessions; true if left out. Either config can turn them off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recall: Option<bool>,

@@ -58,6 +58,65 @@ fn first(text: &str, path: &[&str], item: &Value) -> Option<String> {
     Some(format!("{}[{item}{comma}{inside}", &text[..start]))
 }
 
+/// Removes `item` from the list at the path. Removes the key as well if the list has no other item. `None` if the item is
+/// missing, or if that would change anything else.
+pub fn without_item(text: &str, path: &[&str], item: &str) -> Option<String> {
+    let mut expected = read(text)?;
+    let (last, parents) = path.split_last()?;
+    let parent = parents.iter().try_fold(&mut expected, |at, key| at.get_mut(*key))?.as_object_mut()?;
+    let list = parent.get_mut(*last)?.as_array_mut()?;
+    let before = list.len();
+    list.retain(|value| value != item);
+    let is_empty = list.is_empty();
+    if list.len() == before {
+        return None;
+    }
+    if is_empty {
+        parent.remove(*last);
+    }
+    let text = remove_item(text, path, item, is_empty)?;
+    (read(&text)? == expected).then_some(text)
+}
+
+fn remove_item(text: &str, path: &[&str], item: &str, with_key: bool) -> Option<String> {
+    let marks = mark(text).ok()?;
+    let (mut at, mut key_span): (&MarkedNode, Option<TextSpan>) = (&marks.root, None);
+    for key in path {
+        let NodeContent::Map(entries) = &at.node else { return None };
+        let (_, span, inner) = entries.iter().find(|(name, ..)| name == key)?;
+        (at, key_span) = (inner, Some(*span));
+    }
+    let NodeContent::Seq(items) = &at.node else { return None };
+    let start = offset(text, at.span.line, at.span.column)?;
+    if text[start..].starts_with('[') {
+        // The caller parses the result, so a bracket inside an item only makes the edit fail.
+        let end = start + text[start..].find(']')? + 1;
+        if with_key {
+            let key = offset(text, key_span?.line, 1)?;
+            let rest = text[end..].split_once('\n').map_or("", |(_, rest)| rest);
+            return Some(format!("{}{rest}", &text[..key]));
+        }
+        let inside = text[start + 1..end - 1].split(',');
+        let kept: Vec<_> = inside.filter(|part| part.trim().trim_matches(['"', '\'']) != item).map(str::trim).collect();
+        return Some(format!("{}[{}]{}", &text[..start], kept.join(", "), &text[end..]));
+    }
+    let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let is_item = |line: &&str| {
+        let value = line.trim_start().strip_prefix("- ").unwrap_or_default();
+        value.split(" #").next().unwrap_or_default().trim().trim_matches(['"', '\'']) == item
+    };
+    let mut removed: Vec<usize> = items.iter().map(|item| item.span.line - 1).collect();
+    removed.retain(|line| lines.get(*line).is_some_and(is_item));
+    if with_key {
+        removed.push(key_span?.line - 1);
+    }
+    removed.sort_unstable();
+    for line in removed.into_iter().rev() {
+        lines.remove(line);
+    }
+    Some(lines.concat())
+}
+
 fn read(text: &str) -> Option<Value> {
     parse(&SourceFile::new("config.yaml", text)).ok().filter(Value::is_object)
 }
@@ -240,5 +299,20 @@ mod tests {
         assert_eq!(with_model("not: [closed\n"), None);
         let shared = "version: 1\nprofiles:\n  a: &x {processor: 'openai:a'}\n  default: *x\n";
         assert_eq!(with_model(shared), None, "another profile would change with it");
+    }
+
+    #[test]
+    fn an_item_is_removed_and_the_rest_stays() {
+        let removed = |text: &str| without_item(text, &["disabled_services"], "b");
+        let block = "version: 1\ndisabled_services: # mine\n  - a\n  - \"b\" # noisy\nrecall: true\n";
+        let expected = "version: 1\ndisabled_services: # mine\n  - a\nrecall: true\n";
+        assert_eq!(removed(block).as_deref(), Some(expected));
+        let flow = "version: 1\ndisabled_services: [a, 'b', c] # mine\n";
+        assert_eq!(removed(flow).as_deref(), Some("version: 1\ndisabled_services: [a, c] # mine\n"));
+        for last in ["version: 1\ndisabled_services: [b]\n", "version: 1\ndisabled_services:\n  - b\n"] {
+            assert_eq!(removed(last).as_deref(), Some("version: 1\n"), "{last}");
+        }
+        assert_eq!(removed("version: 1\ndisabled_services: [a]\n"), None, "it is not there");
+        assert_eq!(removed("version: 1\n"), None);
     }
 }

@@ -1,11 +1,13 @@
 //! Imports the configuration of other tools as services and settings. Reads goose's `config.yaml`, the MCP server files
-//! of Claude Desktop, Zed, VS Code and others, and entries of the Agent Client Protocol registry.
+//! of Claude Desktop, Zed, VS Code and others, entries of the Agent Client Protocol registry, and servers of the MCP
+//! registry.
 //!
 //! Invariant: nothing is written here, and no value that may be a secret is in the result.
 
 mod goose;
 mod registry;
 mod secrets;
+mod server_json;
 mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,9 +23,11 @@ use super::yaml::{self, SourceFile};
 use super::{ApprovalLevel, ManifestDuration};
 use crate::diagnostic::Diagnostic;
 use crate::ids::ModelRef;
+use crate::sandbox::{FileAccess, NetworkSettings, OtherHosts, SandboxSettings};
 pub use goose::goose_provider;
 pub use registry::{RegistryAgent, read_registry};
 use secrets::ImportedSecrets;
+pub use server_json::{RegistryServer, ServerJsonError, read_server_json};
 
 /// The result of importing a file of another tool.
 #[derive(Debug, Default)]
@@ -163,11 +167,13 @@ fn parse_jsonc(text: &str) -> Result<Value, ForeignFileError> {
     })
 }
 
-/// Formats a service manifest as a file. Text is written as JSON strings, which are always valid YAML.
-pub fn service_text(manifest: &ServiceManifest, from: &str) -> String {
+/// Formats a service manifest as a file that begins with a comment. Text is written as JSON strings, which are always
+/// valid YAML.
+pub fn service_text(manifest: &ServiceManifest, comment: &str) -> String {
     let text = |text: &str| Value::from(text).to_string();
     let mut lines = vec![
-        format!("# Taken over from {from} by `skein import`."),
+        // A comment is one line, so that third-party text cannot end it.
+        format!("# {}", comment.replace(char::is_control, " ")),
         format!("version: {}", manifest.version),
         "kind: service".to_owned(),
         format!("name: {}", manifest.name),
@@ -183,7 +189,14 @@ pub fn service_text(manifest: &ServiceManifest, from: &str) -> String {
     if manifest.timeouts.call != ManifestDuration::seconds(120) {
         lines.push(format!("timeouts: {{call: {}}}", manifest.timeouts.call));
     }
-    if let Transport::Stdio(stdio) = &manifest.transport {
+    if !manifest.groups.is_empty() {
+        lines.push("groups:".to_owned());
+        lines.extend(manifest.groups.iter().map(|(group, tools)| format!("  {group}: {}", serde_json::json!(tools))));
+    }
+    if let Some(sandbox) = &manifest.sandbox {
+        lines.push("sandbox:".to_owned());
+        write_below(&serde_json::to_value(sandbox).unwrap_or_default(), 1, &mut lines);
+    } else if let Transport::Stdio(stdio) = &manifest.transport {
         lines.push(
             "# Without a sandbox, the process has all your rights. To limit it, list the hosts it needs:".to_owned(),
         );
@@ -194,8 +207,25 @@ pub fn service_text(manifest: &ServiceManifest, from: &str) -> String {
 
 /// Returns the hosts that a program needs at least. Package runners download the package.
 fn package_hosts(command: &str) -> &'static str {
+    if runs_packages(command) { "registries" } else { "" }
+}
+
+/// Returns true for a program that downloads a package and runs it.
+fn runs_packages(command: &str) -> bool {
     let program = command.rsplit('/').next().unwrap_or_default();
-    if ["npx", "uvx", "bunx", "pipx", "pnpm", "uv"].contains(&program) { "registries" } else { "" }
+    ["npx", "uvx", "bunx", "pipx", "pnpm", "uv"].contains(&program)
+}
+
+/// Suggests the sandbox profile of a service: it writes nothing, and reaches the package registries if its program
+/// downloads a package, and `hosts`.
+pub fn suggest_sandbox(command: &str, hosts: &[String]) -> SandboxSettings {
+    let registries = runs_packages(command).then(|| "registries".to_owned());
+    let allow: Vec<_> = registries.into_iter().chain(hosts.iter().cloned()).collect();
+    let network = match allow.is_empty() {
+        true => NetworkSettings::Word(OtherHosts::Off),
+        false => NetworkSettings::List(allow),
+    };
+    SandboxSettings { files: Some(FileAccess::ReadOnly), network: Some(network), ..SandboxSettings::default() }
 }
 
 /// Writes mappings with one key per line, and everything else as JSON.

@@ -83,10 +83,31 @@ pub struct ServiceEntry {
     /// Its position in the file; a `.mcp.json` has several services.
     pub path: DocumentPath,
     pub overrides: Vec<String>,
-    /// False for a service that an active profile leaves out.
+    /// False for a service that an active profile leaves out or a config disables.
     pub enabled: bool,
+    /// What turned the service off. `None` if nothing did.
+    pub disabled_by: Option<DisableSource>,
     /// The tools that modes may use; `None` means all.
     pub only: Option<Vec<ToolName>>,
+}
+
+/// What turns a service off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DisableSource {
+    /// A profile that lists its services without this one: its name or its file.
+    Profile(String),
+    /// The list `disabled_services` of this file.
+    Config(String),
+}
+
+/// Writes the reason as the end of a sentence.
+impl std::fmt::Display for DisableSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DisableSource::Profile(profile) => write!(f, "the profile `{profile}` leaves it out"),
+            DisableSource::Config(file) => write!(f, "it is disabled by `disabled_services` in {file}"),
+        }
+    }
 }
 
 impl ServiceEntry {
@@ -298,7 +319,7 @@ impl Manifests {
             return;
         }
         let (source, only) = (Arc::clone(source), manifest.available_tools.clone());
-        let entry = ServiceEntry { manifest, layer, source, path, overrides, enabled: true, only };
+        let entry = ServiceEntry { manifest, layer, source, path, overrides, enabled: true, disabled_by: None, only };
         self.services.insert(entry.manifest.name.clone(), entry);
     }
 

@@ -130,7 +130,8 @@ fn service(name: &str, server: &Value) -> Result<ServiceManifest, McpServerError
     Ok(manifest(service_name(name)?, Some(name.to_owned()), description, transport))
 }
 
-pub(super) fn manifest(
+/// Creates the manifest of a service with defaults for everything else.
+pub fn manifest(
     name: ServiceName,
     title: Option<String>,
     description: String,
@@ -274,6 +275,7 @@ fn session_entry(manifest: ServiceManifest, origin: &str) -> ServiceEntry {
         path: DocumentPath::root(),
         overrides: Vec::new(),
         enabled: true,
+        disabled_by: None,
         only: None,
     }
 }

@@ -1,4 +1,5 @@
-//! Selects the active profiles and applies their services: which ones are on, and which services they require.
+//! Selects the active profiles and applies their services: which ones are on, and which services they require. Also
+//! applies the services that configs disable.
 //!
 //! Invariant: a project can leave services out, but cannot turn one on or choose what a service requires. The services
 //! of the orchestrator are always on.
@@ -6,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::config::{Profile, ProfileService};
-use super::layers::{SelectedProfile, ServiceEntry};
+use super::layers::{ConfigEntry, DisableSource, SelectedProfile, ServiceEntry};
 use super::schema::DocumentKind;
 use super::yaml::SourceFile;
 use super::{Layer, Manifests, Requires, Transport};
@@ -145,11 +146,26 @@ impl Manifests {
         lists.into_iter().find(|list| list.leaves_out(entry)).map(|list| list.profile)
     }
 
-    /// Marks the services that the active profiles leave out, and applies the roles that the user's profile sets.
+    /// Returns the config that disables the service. `None` if none does. The orchestrator's services stay on.
+    fn disabling_config(&self, entry: &ServiceEntry) -> Option<&str> {
+        let disables = |config: &&ConfigEntry| config.config.disabled_services.contains(&entry.manifest.name);
+        let config = self.configs.iter().find(disables).filter(|_| entry.manifest.owner.is_none())?;
+        Some(&config.source.file)
+    }
+
+    /// Marks the services that the active profiles leave out or a config disables, and applies the roles that the
+    /// user's profile sets.
     pub(super) fn apply_profiles(&mut self) {
         let active = ActiveProfiles::of(self);
-        for entry in self.services.values_mut() {
-            entry.enabled = !active.lists.iter().any(|list| list.leaves_out(entry));
+        let disabled_by = |entry: &ServiceEntry| {
+            let config = self.disabling_config(entry).map(|file| DisableSource::Config(file.to_owned()));
+            let leaving = || active.lists.iter().find(|list| list.leaves_out(entry));
+            config.or_else(|| leaving().map(|list| DisableSource::Profile(list.profile.clone())))
+        };
+        let disabled: Vec<_> = self.services.values().map(disabled_by).collect();
+        for (entry, disabled_by) in self.services.values_mut().zip(disabled) {
+            entry.enabled = disabled_by.is_none();
+            entry.disabled_by = disabled_by;
         }
         for service in active.user.services().into_iter().flatten() {
             let ProfileService::Detailed(detailed) = service else { continue };

@@ -74,7 +74,7 @@ fn is_model(name: &ModelRef) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ProfileSelection, Root, load_selected};
+    use super::super::{DisableSource, ProfileSelection, Root, load_selected};
     use super::*;
 
     fn settings(user: &str, project: &str) -> Settings {
@@ -159,6 +159,19 @@ mod tests {
         assert_eq!(enabled(&manifests(config, "", None)), ["developer", "summon", "x"]);
         let goose = "profiles: {default: {extensions: [memory], services: [x]}}\n";
         assert_eq!(enabled(&manifests(goose, "", None)), ["memory", "summon", "x"]);
+    }
+
+    #[test]
+    fn disabled_services_are_off_in_every_profile() {
+        let off = "disabled_services: [x, memory, summon]\nprofiles: {default: {services: [x, y]}}\n";
+        let disabled = manifests(off, "", None);
+        assert_eq!(enabled(&disabled), ["developer", "summon", "y"], "the orchestrator keeps its services");
+        let by = |name: &str| disabled.services[name].disabled_by.clone();
+        assert_eq!(by("x"), Some(DisableSource::Config("config.yaml".to_owned())));
+        assert_eq!(by("z"), Some(DisableSource::Profile("default".to_owned())));
+        assert_eq!(by("y"), None);
+        let of_project = manifests("", "disabled_services: [z]\n", None);
+        assert_eq!(enabled(&of_project), ["developer", "memory", "summon", "x", "y"]);
     }
 
     #[test]

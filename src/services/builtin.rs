@@ -121,7 +121,9 @@ impl BuiltinRegistry {
                 };
                 developer::Developer::new(options).with_states(Arc::clone(&developer))
             })
-            .with("extensionmanager", |_| extensionmanager::ExtensionManagerService::new())
+            .with("extensionmanager", |surroundings| {
+                extensionmanager::ExtensionManagerService::new().with_config(surroundings.user.config.clone())
+            })
             .with_settings("fetch", move |surroundings| {
                 let service = fetch::FetchService::new(&surroundings.settings);
                 service.map(|service| service.with_states(Arc::clone(&fetch)))
@@ -421,7 +423,7 @@ mod tests {
             // Goose's service of this name takes 15,800 bytes.
             ("autovisualiser", autovisualiser, 3_000),
             ("chatrecall", chatrecall, 800),
-            ("extensionmanager", manager, 1_200),
+            ("extensionmanager", manager, 1_700),
             ("fetch", fetch, 400),
             ("knowledge", knowledge, 300),
             ("memory", memory, 1_100),

@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt as _;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use reqwest::header::{HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
@@ -36,11 +38,24 @@ pub(super) enum HttpSetupError {
     Client(#[source] reqwest::Error),
 }
 
+/// Time for a server to begin the stream of the old transport.
+const OLD_TRANSPORT_TIME: Duration = Duration::from_secs(2);
+/// Maximum bytes to read until the first event of that stream.
+const MAX_FIRST_EVENT: usize = 4096;
+
 pub(super) fn start(
     transport: &HttpTransport,
     environment: &Environment,
 ) -> Result<StreamableHttpClientTransport<CheckedClient>, HttpSetupError> {
-    let url = environment.fill_in(&transport.url)?;
+    let config = StreamableHttpClientTransportConfig::with_uri(environment.fill_in(&transport.url)?)
+        .custom_headers(headers(transport, environment)?)
+        // With reinit, rmcp resends a call that was answered with 404. Only the server claims that it did not run
+        // the call.
+        .reinit_on_expired_session(false);
+    Ok(StreamableHttpClientTransport::with_client(CheckedClient(client()?), config))
+}
+
+fn headers(transport: &HttpTransport, environment: &Environment) -> Result<Headers, HttpSetupError> {
     let mut headers = HashMap::new();
     for (name, value) in &transport.headers {
         let filled = environment.fill_in(value)?;
@@ -51,18 +66,55 @@ pub(super) fn start(
         value.set_sensitive(true);
         headers.insert(header, value);
     }
-    let config = StreamableHttpClientTransportConfig::with_uri(url)
-        .custom_headers(headers)
-        // With reinit, rmcp resends a call that was answered with 404. Only the server claims that it did not run
-        // the call.
-        .reinit_on_expired_session(false);
-    let client = network::client_builder()
+    Ok(headers)
+}
+
+fn client() -> Result<reqwest::Client, HttpSetupError> {
+    network::client_builder()
         // As in rmcp's client: a reused connection can stall for 40 ms.
         .pool_max_idle_per_host(0)
         .redirect(same_origin())
         .build()
-        .map_err(HttpSetupError::Client)?;
-    Ok(StreamableHttpClientTransport::with_client(CheckedClient(client), config))
+        .map_err(HttpSetupError::Client)
+}
+
+/// Returns true if the server speaks the HTTP+SSE transport of MCP 2024-11-05: a GET opens a stream of events, and the
+/// first one is `endpoint`. For a server that refused the newer transport. The future is boxed, because the compiler
+/// cannot follow the types of the HTTP client as part of a session's future.
+pub(super) fn speaks_old_transport<'a>(
+    transport: &'a HttpTransport,
+    environment: &'a Environment,
+) -> BoxFuture<'a, bool> {
+    Box::pin(async move {
+        let first = tokio::time::timeout(OLD_TRANSPORT_TIME, first_event(transport, environment)).await;
+        first.is_ok_and(|event| event.as_deref() == Some("endpoint"))
+    })
+}
+
+/// Opens the stream of a server and returns the name of its first event. `None` if there is none.
+async fn first_event(transport: &HttpTransport, environment: &Environment) -> Option<String> {
+    let mut request = client().ok()?.get(environment.fill_in(&transport.url).ok()?);
+    for (name, value) in headers(transport, environment).ok()? {
+        request = request.header(name, value);
+    }
+    let mut response = request.header("accept", "text/event-stream").send().await.ok()?.error_for_status().ok()?;
+    let kind = response.headers().get("content-type")?.to_str().ok()?;
+    if !kind.starts_with("text/event-stream") {
+        return None;
+    }
+    let mut text = Vec::new();
+    while let Some(chunk) = response.chunk().await.ok()? {
+        text.extend_from_slice(&chunk);
+        let lines = String::from_utf8_lossy(&text).replace('\r', "");
+        let complete = lines.rsplit_once('\n').map_or("", |(complete, _)| complete);
+        if let Some(event) = complete.lines().find_map(|line| line.strip_prefix("event:")) {
+            return Some(event.trim().to_owned());
+        }
+        if lines.contains("\n\n") || text.len() > MAX_FIRST_EVENT {
+            return None;
+        }
+    }
+    None
 }
 
 /// Follows only redirects that keep the message and stay on the same origin, so that no other origin receives

@@ -1,23 +1,27 @@
 //! Keeps the services that a session enabled or disabled beyond its configuration, and defines the port that changes
 //! them.
 //!
-//! Invariant: a port only. The manifest of a mode decides what it may use; nothing here adds to that.
+//! Invariant: a port only. The manifest of a mode decides which services it may use; nothing here adds to that.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{CallContext, ServiceError};
+use super::{CallContext, Catalog, ServiceError};
 use crate::ids::{AgentName, ServiceName};
+use crate::manifest::ServiceEntry;
 
 /// The services enabled or disabled since the session started. Clones share state, so a child session uses its
 /// parent's.
 #[derive(Debug, Clone, Default)]
 pub struct EnabledServices {
     services: Arc<Mutex<BTreeMap<ServiceName, bool>>>,
+    /// The services whose manifests the session wrote after its plan was made.
+    added: Arc<Mutex<Vec<Arc<ServiceEntry>>>>,
 }
 
 impl EnabledServices {
@@ -28,6 +32,21 @@ impl EnabledServices {
 
     pub fn set(&self, service: ServiceName, enabled: bool) {
         self.lock().insert(service, enabled);
+    }
+
+    /// Adds a service that the session's plan does not have, and enables it. Replaces one of the same name.
+    pub fn add(&self, entry: Arc<ServiceEntry>) {
+        let name = entry.manifest.name.clone();
+        let mut added = self.added.lock().unwrap_or_else(PoisonError::into_inner);
+        added.retain(|other| other.manifest.name != name);
+        added.push(entry);
+        drop(added);
+        self.set(name, true);
+    }
+
+    /// Returns the services that the session added.
+    pub fn new_services(&self) -> Vec<Arc<ServiceEntry>> {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns a snapshot of all changes.
@@ -62,6 +81,10 @@ pub enum ManageError {
     Disabled { name: String },
     #[error("`{name}` was not enabled: {source}")]
     NotEnabled { name: String, source: ServiceError },
+    #[error("there is a service `{name}` already, in {file}; propose it with another `name`")]
+    Taken { name: String, file: String },
+    #[error("what it would become is not a valid manifest ({code} in docs/diagnostics.md); tell the user")]
+    Invalid { code: &'static str },
     #[error("{0}; `list_resources` shows what can be read")]
     Read(#[source] ServiceError),
 }
@@ -80,6 +103,19 @@ pub trait ServiceManager: Send + Sync {
 
     fn disable(&self, service: &str, context: &CallContext) -> Result<ServiceChange, ManageError>;
 
+    /// Checks a manifest that is not written yet. Fails if it is invalid or its name is taken.
+    fn check_manifest(&self, manifest: ManifestText, context: &CallContext) -> Result<ServiceEntry, ManageError>;
+
+    /// Starts a service that is not enabled yet, and returns its catalog.
+    fn probe<'a>(
+        &'a self,
+        entry: &'a ServiceEntry,
+        context: &'a CallContext,
+    ) -> BoxFuture<'a, Result<Arc<Catalog>, ManageError>>;
+
+    /// Adds a service to the session, and enables it.
+    fn add(&self, entry: ServiceEntry, context: &CallContext) -> ServiceChange;
+
     /// Lists the resources of one enabled service, or of all.
     fn resources<'a>(
         &'a self,
@@ -94,6 +130,15 @@ pub trait ServiceManager: Send + Sync {
         uri: &'a str,
         context: &'a CallContext,
     ) -> BoxFuture<'a, Result<Value, ManageError>>;
+}
+
+/// A service manifest that is not written yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManifestText {
+    pub name: ServiceName,
+    /// The file that it will be written to.
+    pub file: PathBuf,
+    pub text: String,
 }
 
 /// A known service.

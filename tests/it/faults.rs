@@ -388,6 +388,33 @@ async fn a_server_behind_http_that_refuses_to_begin_is_reported() {
     wired.stop().await;
 }
 
+/// A server of MCP 2024-11-05 streams events on GET, the first of which names the address for messages.
+#[tokio::test]
+async fn a_server_of_the_old_transport_is_refused_with_the_reason() {
+    for refusal in [404, 405] {
+        let server = HttpServer::start(move |request| match request.head.starts_with("GET ") {
+            true => Reply::Stream("event: endpoint\ndata: /messages?session=1\n\n".to_owned()),
+            false => Reply::Status(refusal),
+        })
+        .await;
+        let wired = behind_http(&server.url);
+        let error = wired.bind("work").await.expect_err("not bound").to_string();
+        assert!(error.contains("only the HTTP+SSE transport of MCP 2024-11-05"), "{error}");
+        assert!(error.contains("streamable HTTP address"), "{error}");
+        wired.stop().await;
+    }
+    // A stream alone does not make it an old server.
+    let server = HttpServer::start(|request| match request.head.starts_with("GET ") {
+        true => Reply::Stream("event: message\ndata: {}\n\n".to_owned()),
+        false => Reply::Status(404),
+    })
+    .await;
+    let wired = behind_http(&server.url);
+    let error = wired.bind("work").await.expect_err("not bound").to_string();
+    assert!(error.contains("404") && !error.contains("2024-11-05"), "{error}");
+    wired.stop().await;
+}
+
 #[tokio::test]
 async fn http_failure_in_a_call_reconnects_without_repeating_it() {
     for status in [500, 404] {

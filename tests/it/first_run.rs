@@ -205,3 +205,19 @@ fn trust_shows_variables_and_replaced_services() {
         assert!(run.stderr.contains(expected), "{expected}: {}", run.stderr);
     }
 }
+
+#[test]
+fn a_service_is_added_when_the_user_says_yes() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::outside_tmp();
+    let args = ["services", "add", "parrot", "--", crate::support::servers::mcp_echo()];
+    let question = "Start it, list its tools, and add it? [y/N]";
+    let refused = at_a_terminal(&sandbox, &args, &[(question, "n")]);
+    assert!(refused.contains("service parrot runs: ") && refused.contains("was not added"), "{refused}");
+    assert!(!sandbox.path("config/services/parrot.yaml").exists());
+    let added = at_a_terminal(&sandbox, &args, &[(question, "y")]);
+    assert!(added.contains("wrote ") && added.contains("echo, add, env"), "{added}");
+    assert!(read(sandbox.path("config/services/parrot.yaml")).contains("name: parrot"));
+}

@@ -75,6 +75,8 @@ mod external_life;
 mod external_peers;
 mod external_routes;
 mod faults;
+/// `skein services add` and its siblings, `skein agents add`.
+mod add_services;
 /// What other users, the project folder and child processes cannot reach: home, memory, files, limits.
 mod hardening;
 /// Services that a session enables and disables for those who work for it.

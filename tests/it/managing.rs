@@ -2,6 +2,7 @@
 //! Every call goes through the binding of the orchestrator, to real services.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
@@ -10,10 +11,16 @@ use serde_json::{Value, json};
 use skein::broker::{BindRequest, Binding};
 use skein::ids::ServiceName;
 use skein::manifest::ApprovalLevel;
+use skein::network::Network;
 use skein::orchestrator::session_services::SessionServices;
+use skein::sandbox::FileAccess;
+use skein::services::BuiltinRegistry;
+use skein::services::builtin::extensionmanager::ExtensionManagerService;
 use skein::tool::ask::{Asker, NoAsker, PermissionRequest, PermissionResponse};
+use skein::tool::manage::ManifestText;
 use skein::tool::{CallContext, SessionContext};
 
+use crate::support::http::{HttpServer, Reply, good_server, greeting};
 use crate::support::{Wired, Wiring, agent, arguments, echo, mode};
 
 /// Three services of the user, of which only `named` and `broken` are enabled.
@@ -39,11 +46,14 @@ fn wired() -> Wired {
 struct Asked {
     answer: PermissionResponse,
     tools: Mutex<Vec<String>>,
+    /// The arguments that each question showed.
+    shown: Mutex<Vec<Value>>,
 }
 
 impl Asker for Asked {
     fn ask(&self, question: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
         self.tools.lock().unwrap().push(question.tool);
+        self.shown.lock().unwrap().push(Value::Object(question.arguments));
         Box::pin(async { self.answer })
     }
 }
@@ -58,13 +68,17 @@ struct Desk<'a> {
 
 impl<'a> Desk<'a> {
     async fn new(wired: &'a Wired, answer: PermissionResponse) -> Self {
+        Self::at(wired, answer, ApprovalLevel::Ask).await
+    }
+
+    async fn at(wired: &'a Wired, answer: PermissionResponse, level: ApprovalLevel) -> Self {
         let session = wired.session("desk");
         let manager = SessionServices::new(wired.runtime.broker().clone(), Vec::new());
         assert!(session.manager.set(Arc::new(manager)).is_ok());
-        let asked = Arc::new(Asked { answer, tools: Mutex::default() });
+        let asked = Arc::new(Asked { answer, tools: Mutex::default(), shown: Mutex::default() });
         let terms = BindRequest {
             session: Arc::clone(&session),
-            approval: Some(ApprovalLevel::Ask),
+            approval: Some(level),
             asker: Arc::clone(&asked) as Arc<dyn Asker>,
             client_services: Vec::new(),
         };
@@ -235,6 +249,139 @@ async fn resources_are_read_of_enabled_services_of_the_user_only() {
     // One that does not start is told, and keeps nobody from the others.
     let all = desk.manage("list_resources", json!({})).await;
     assert!(all.contains("broken: ") && all.contains("echo://page"), "{all}");
+    wired.stop().await;
+}
+
+/// A `server.json` of the registry for a remote server, in the project.
+fn write_server_json(wired: &Wired, url: &str) {
+    let server = json!({
+        "name": "com.example/greeter", "description": "Greets.", "version": "1.0.0",
+        "remotes": [{"type": "streamable-http", "url": url}],
+    });
+    std::fs::create_dir_all(wired.path("project")).unwrap();
+    std::fs::write(wired.path("project/server.json"), server.to_string()).unwrap();
+}
+
+#[tokio::test]
+async fn proposed_service_is_written_and_enabled_after_consent() {
+    let server = HttpServer::start(|request| good_server(request, || greeting(request))).await;
+    let wired = wired();
+    write_server_json(&wired, &server.url);
+    let desk = Desk::new(&wired, PermissionResponse::Allow).await;
+    let said = desk.manage("propose_service", json!({"path": "server.json"})).await;
+    assert!(said.starts_with("the user added `greeter`") && said.contains("greet"), "{said}");
+    let questions = std::mem::take(&mut *desk.asked.shown.lock().unwrap());
+    let [shown] = questions.as_slice() else { panic!("one question: {questions:?}") };
+    assert_eq!((&shown["connects_to"], &shown["described_by"]), (&json!(server.url), &json!("server.json")));
+    let text = wired.text("config/services/greeter.yaml");
+    assert!(text.contains("name: greeter") && text.contains("com.example/greeter 1.0.0"), "{text}");
+    let child = desk.child("open").await.unwrap();
+    assert_eq!(services(&child), ["greeter".to_owned(), "named".to_owned()].into());
+    assert_eq!(wired.said(&child, "greeter__greet", json!({})).await, "hello");
+    assert!(desk.child("none").await.unwrap().tools().is_empty());
+    let found = desk.manage("search_services", json!({"query": "greeter"})).await;
+    assert!(found.starts_with("greeter (enabled)"), "{found}");
+    let again = desk.refused("propose_service", json!({"path": "server.json"})).await;
+    assert!(again.contains("there is a service `greeter` already"), "{again}");
+    desk.manage("disable_service", json!({"name": "greeter"})).await;
+    assert_eq!(services(&desk.child("open").await.unwrap()), ["named".to_owned()].into());
+    wired.stop().await;
+}
+
+#[tokio::test]
+async fn proposed_service_needs_the_users_yes_and_a_start() {
+    let server = HttpServer::start(|_| Reply::Status(404)).await;
+    let wired = wired();
+    write_server_json(&wired, &server.url);
+    let refusing = Desk::new(&wired, PermissionResponse::Refuse).await;
+    let refused = refusing.refused("propose_service", json!({"path": "server.json"})).await;
+    assert!(refused.contains("the user does not want the service `greeter`"), "{refused}");
+    assert!(server.requests().is_empty(), "nothing is reached before the user agrees");
+    let nobody = Desk::new(&wired, PermissionResponse::Unavailable).await;
+    let refused = nobody.refused("propose_service", json!({"path": "server.json"})).await;
+    assert!(refused.contains("`skein services add greeter`"), "{refused}");
+    let agreeing = Desk::new(&wired, PermissionResponse::Allow).await;
+    let refused = agreeing.refused("propose_service", json!({"path": "server.json"})).await;
+    assert!(refused.contains("Nothing was written") && refused.contains("404"), "{refused}");
+    assert_eq!(wired.text("config/services/greeter.yaml"), "");
+    assert!(agreeing.session.service_overrides().all().is_empty());
+    wired.stop().await;
+}
+
+#[tokio::test]
+async fn proposals_obey_the_rules_for_files_and_hosts() {
+    let server = HttpServer::start(|_| Reply::Json(json!({"name": "a/b"}))).await;
+    let wired = wired();
+    std::fs::create_dir_all(wired.path("project")).unwrap();
+    let desk = Desk::new(&wired, PermissionResponse::Allow).await;
+    let private = desk.refused("propose_service", json!({"url": server.url})).await;
+    assert!(private.contains("is refused"), "{private}");
+    assert!(server.requests().is_empty(), "a private address is not reached");
+    assert_eq!(desk.asked(), ["extensionmanager__propose_service"], "the host is asked about");
+    std::fs::write(wired.path("outside.json"), "{}").unwrap();
+    let outside = desk.refused("propose_service", json!({"path": "../outside.json"})).await;
+    assert!(outside.contains("is outside of"), "{outside}");
+    std::fs::write(wired.path("project/server.json"), "{\"mcpServers\": {}}").unwrap();
+    let wrong = desk.refused("propose_service", json!({"path": "server.json"})).await;
+    assert!(wrong.contains("not a server.json of the MCP registry"), "{wrong}");
+    let both = desk.refused("propose_service", json!({"path": "server.json", "url": "https://example.com"})).await;
+    assert!(both.contains("either `path` or `url`"), "{both}");
+    wired.stop().await;
+}
+
+/// A network in which every name has a public address, behind which this server answers.
+struct OneServer(SocketAddr);
+
+impl Network for OneServer {
+    fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, std::io::Result<Vec<IpAddr>>> {
+        Box::pin(async { Ok(vec![IpAddr::from([93, 184, 216, 34])]) })
+    }
+
+    fn dial(&self, _: SocketAddr) -> BoxFuture<'_, std::io::Result<tokio::net::TcpStream>> {
+        Box::pin(tokio::net::TcpStream::connect(self.0))
+    }
+}
+
+#[tokio::test]
+async fn proposal_from_a_url_asks_about_host_and_service() {
+    let mcp = HttpServer::start(|request| good_server(request, || greeting(request))).await;
+    let remote = json!([{"type": "streamable-http", "url": mcp.url}]);
+    let server = json!({"server": {"name": "com.example/greeter", "version": "1", "remotes": remote}, "_meta": {}});
+    let web = HttpServer::start(move |_| Reply::Json(server.clone())).await;
+    let address: SocketAddr = web.url.trim_start_matches("http://").trim_end_matches("/mcp").parse().unwrap();
+    let registry = BuiltinRegistry::builtin().with("extensionmanager", move |context| {
+        let service = ExtensionManagerService::new().with_config(context.user.config.clone());
+        service.with_network(Arc::new(OneServer(address)))
+    });
+    let wired = Wiring::new().registry(registry).start();
+    let url = json!({"url": "http://registry.example/v0/servers/greeter"});
+    let read_only = Desk::at(&wired, PermissionResponse::Allow, ApprovalLevel::ReadOnly).await;
+    let refused = read_only.refused("propose_service", url.clone()).await;
+    assert!(refused.contains("the session is read-only") && web.requests().is_empty(), "{refused}");
+    let desk = Desk::new(&wired, PermissionResponse::Allow).await;
+    desk.manage("propose_service", url).await;
+    let questions = std::mem::take(&mut *desk.asked.shown.lock().unwrap());
+    let [host, service] = questions.as_slice() else { panic!("two questions: {questions:?}") };
+    assert_eq!(host["url"], json!("http://registry.example/v0/servers/greeter"));
+    assert_eq!(service["connects_to"], json!(mcp.url));
+    assert!(wired.text("config/services/greeter.yaml").contains("name: greeter"));
+    wired.stop().await;
+}
+
+#[tokio::test]
+async fn service_that_a_session_adds_runs_in_its_sandbox() {
+    let wired = wired();
+    let desk = Desk::new(&wired, PermissionResponse::Allow).await;
+    let manager = desk.session.manager.get().unwrap();
+    let text = "version: 1\nkind: service\nname: tool\ndescription: X.\n\
+                transport: {stdio: {command: npx}}\nsandbox: {files: none, network: off}\n";
+    let file = wired.path("config/services/tool.yaml");
+    let manifest = ManifestText { name: ServiceName::new("tool"), file, text: text.to_owned() };
+    let entry = manager.check_manifest(manifest, &CallContext::new(Arc::clone(&desk.session))).unwrap();
+    let plan = wired.runtime.broker().plan();
+    assert!(plan.service("tool").is_none());
+    let profile = plan.sandbox_of_service(&entry).expect("a sandbox");
+    assert_eq!(profile.files, FileAccess::None);
     wired.stop().await;
 }
 

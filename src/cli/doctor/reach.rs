@@ -4,11 +4,10 @@
 use std::convert::Infallible;
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use super::super::environment::variable;
+use super::super::environment::{find_in_path, is_executable, variable};
 use super::super::folders::Folders;
 use super::Findings;
 use crate::manifest::{AgentProgram, AgentRuntime, Layer, Manifests, Placeholder, Transport};
@@ -95,7 +94,7 @@ fn program(needed: &RequiredProgram<'_>, missing: &str, folders: &Folders, found
     let file = folders.cwd.join(cwd.map(fill_placeholders).unwrap_or_default()).join(&program);
     if !file.is_file() {
         found.error(format!("{who} runs `{command}`, which does not exist"), place, "correct the path in the manifest");
-    } else if !executable(&file) {
+    } else if !is_executable(&file) {
         let fix = if is_program(&file) {
             format!("chmod +x {command}")
         } else {
@@ -110,15 +109,6 @@ fn is_program(file: &Path) -> bool {
     let mut start = [0; 4];
     let read = std::fs::File::open(file).and_then(|mut file| file.read(&mut start));
     read.is_ok() && (start.starts_with(b"#!") || start == *b"\x7fELF" || start == *b"\xcf\xfa\xed\xfe")
-}
-
-pub(super) fn find_in_path(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| executable(file))
-}
-
-fn executable(file: &Path) -> bool {
-    file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 /// Checks that an address is well-formed and, if it is on this machine, that a server listens.

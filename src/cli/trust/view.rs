@@ -7,6 +7,7 @@ use super::super::folders::Folders;
 use super::super::output::CommandOutput;
 use crate::diagnostic::{Severity, printable};
 use crate::graph;
+use crate::ids::ServiceName;
 use crate::manifest::{
     self, AgentEntry, AgentProgram, AgentRuntime, Config, DocumentPath, Layer, Manifests, Mode, Placeholder, Root,
     RuleEffect, ServiceEntry, Transport, VariableName,
@@ -174,6 +175,10 @@ fn rules(config: &Config) -> Vec<String> {
     }
     if config.recall == Some(false) {
         rules.push("prompts get no excerpts of earlier sessions".to_owned());
+    }
+    if !config.disabled_services.is_empty() {
+        let names: Vec<_> = config.disabled_services.iter().map(ServiceName::as_str).collect();
+        rules.push(format!("services are turned off: {}", names.join(", ")));
     }
     if config.sandbox.is_some() {
         rules.push("sandbox profiles are tightened".to_owned());

@@ -2,7 +2,7 @@
 
 use super::Checks;
 use crate::diagnostic::Diagnostic;
-use crate::ids::ModeId;
+use crate::ids::{ModeId, ServiceName};
 use crate::manifest::{DocumentPath, Layer, Profile, ProfileService, SourceFile};
 
 impl Checks<'_> {
@@ -36,6 +36,21 @@ impl Checks<'_> {
                 self.found.push(Diagnostic::warning("W205", source.place(&at.key(key)), problem, help));
             }
         }
+    }
+
+    /// Checks a name of `disabled_services`. An unknown one is only a note: it may be a service of another project.
+    pub(super) fn check_disabled_name(&mut self, name: &ServiceName, at: &DocumentPath, source: &SourceFile) {
+        let (problem, help) = match self.manifests.services.get(name) {
+            None => {
+                let problem = format!("`disabled_services` names `{name}`, which no manifest defines");
+                (problem, self.service_help(name.as_str()))
+            }
+            Some(entry) => {
+                let Some(owner) = &entry.manifest.owner else { return };
+                (format!("the service `{name}` belongs to the {owner} and stays on"), "remove it".to_owned())
+            }
+        };
+        self.found.push(Diagnostic::note("N307", source.place(at), problem, help));
     }
 
     fn profile_service(

@@ -1,9 +1,13 @@
-//! Searches, enables and disables services of a session through the session's service manager.
+//! Searches, enables and disables services of a session through the session's service manager, and adds services that
+//! the user confirms.
 //!
 //! Invariant: the service knows no session and no plan. Without a service manager its tools fail and change
 //! nothing.
 
+mod proposal;
+
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rmcp::handler::server::router::tool::ToolRouter;
@@ -16,7 +20,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{self, ToolRefusal, ToolReply};
+use super::fetch::{PublicFile, PublicFiles};
 use super::{call_context, schema};
+use crate::network::{Network, SystemNetwork};
 use crate::tool::manage::{ResourceListing, ServiceManager, ServiceState, ServiceSummary};
 use crate::tool::{CallContext, strip_invisible, strip_to_line};
 
@@ -26,9 +32,18 @@ const MAX_READ: usize = 50_000;
 const MAX_LISTED: usize = 20_000;
 
 /// The `extensionmanager` service.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ExtensionManagerService {
     tool_router: Arc<ToolRouter<Self>>,
+    files: PublicFiles,
+    /// Skein's settings folder; empty if there is none.
+    config: PathBuf,
+}
+
+impl std::fmt::Debug for ExtensionManagerService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ExtensionManagerService")
+    }
 }
 
 impl Default for ExtensionManagerService {
@@ -52,6 +67,17 @@ struct OneService {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+struct ProposeService {
+    /// server.json in the project
+    path: Option<String>,
+    /// its address, instead of `path`
+    url: Option<String>,
+    /// another name for the service
+    name: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 struct ListResources {
     service: Option<String>,
 }
@@ -66,7 +92,20 @@ struct ReadResource {
 #[tool_router]
 impl ExtensionManagerService {
     pub fn new() -> Self {
-        Self { tool_router: Arc::new(schema::slim(Self::tool_router())) }
+        let files = PublicFiles::new(Arc::new(SystemNetwork));
+        Self { tool_router: Arc::new(schema::slim(Self::tool_router())), files, config: PathBuf::new() }
+    }
+
+    /// Writes the manifests of services that the user adds below this folder.
+    #[must_use]
+    pub fn with_config(self, config: PathBuf) -> Self {
+        Self { config, ..self }
+    }
+
+    /// Reads files of the web through another network.
+    #[must_use]
+    pub fn with_network(self, network: Arc<dyn Network>) -> Self {
+        Self { files: PublicFiles::new(network), ..self }
     }
 
     #[tool(
@@ -137,6 +176,30 @@ impl ExtensionManagerService {
             );
         }
         Ok(answer::with_data(text, json!(changed)))
+    }
+
+    #[tool(
+        description = "Propose to add a service from a server.json of the MCP registry. The user sees what will run and \
+                       decides",
+        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = false, open_world_hint = true),
+        meta = proposal::tool_meta()
+    )]
+    async fn propose_service(
+        &self,
+        Parameters(request): Parameters<ProposeService>,
+        context: RequestContext<RoleServer>,
+    ) -> ToolReply {
+        let (manager, context) = manager(&context)?;
+        let text = match (&request.path, &request.url) {
+            (Some(path), None) => proposal::read_file(path, context)?,
+            (None, Some(url)) => match self.files.read(url, "propose_service").await? {
+                PublicFile::Text(text) => text,
+                PublicFile::Elsewhere(reply) => return Ok(reply),
+            },
+            (Some(_), Some(_)) | (None, None) => return Err(ToolRefusal::new("give either `path` or `url`")),
+        };
+        let from = request.url.as_deref().or(request.path.as_deref()).unwrap_or_default();
+        proposal::Proposal::read(&text, from, request.name.as_deref())?.settle(&self.config, manager, context).await
     }
 
     #[tool(
@@ -271,6 +334,7 @@ mod tests {
             ("search_services", json!({"query": ""})),
             ("enable_service", json!({"name": "x"})),
             ("disable_service", json!({"name": "x"})),
+            ("propose_service", json!({"path": "server.json"})),
             ("list_resources", json!({})),
             ("read_resource", json!({"service": "x", "uri": "y"})),
         ] {
@@ -290,6 +354,7 @@ mod tests {
             ("read_resource", false),
             ("enable_service", false),
             ("disable_service", false),
+            ("propose_service", false),
         ] {
             assert_eq!(read_only(name), Some(expected), "{name}");
         }

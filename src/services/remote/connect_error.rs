@@ -16,6 +16,11 @@ pub(in crate::services) enum ConnectError {
     /// The server did not answer the question for its versions: the caller should try the handshake.
     #[error("it did not answer within {} s", PROBE_TIME.as_secs())]
     Mute,
+    #[error(
+        "it speaks only the HTTP+SSE transport of MCP 2024-11-05, which Skein does not speak; use the server's streamable \
+         HTTP address, which often ends with /mcp instead of /sse"
+    )]
+    OldTransport,
     #[error("it is in this process")]
     InProcess,
     #[error(transparent)]

@@ -18,6 +18,8 @@ pub(crate) enum Reply {
     Json(Value),
     /// A stream with these events, each as it is.
     Events(Vec<String>),
+    /// A stream with this text, whose events have names.
+    Stream(String),
     /// This status, with nothing in it.
     Status(u16),
     Redirect(String),
@@ -99,6 +101,7 @@ async fn serve(
             let events = events.iter().map(|event| format!("data: {event}\n\n")).collect();
             (200, "content-type: text/event-stream\r\n".to_owned(), events)
         }
+        Reply::Stream(text) => (200, "content-type: text/event-stream\r\n".to_owned(), text),
         Reply::Status(status) => (status, String::new(), String::new()),
         Reply::Redirect(to) => (307, format!("location: {to}\r\n"), String::new()),
         Reply::Never => std::future::pending().await,
