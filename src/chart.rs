@@ -130,14 +130,19 @@ impl ChartKind {
 #[schemars(inline)]
 pub struct ChartOptions {
     /// Column of names, dates or x values
+    #[schemars(length(min = 1))]
     pub x: Option<String>,
     /// Columns of values
+    #[schemars(length(max = 100))]
     pub y: Vec<String>,
     /// Column whose values become series
+    #[schemars(length(min = 1))]
     pub group: Option<String>,
     /// Column of sizes (bubble, map)
+    #[schemars(length(min = 1))]
     pub size: Option<String>,
     /// Column of labels
+    #[schemars(length(min = 1))]
     pub label: Option<String>,
     /// Stack bars or areas
     pub stacked: bool,
@@ -148,7 +153,7 @@ pub struct ChartOptions {
     pub bins: Option<usize>,
     /// Start of the value axis or gauge
     pub min: Option<f64>,
-    /// Its end
+    /// End of the value axis or gauge
     pub max: Option<f64>,
     /// `auto` follows the light or dark mode of the viewer
     pub theme: Theme,

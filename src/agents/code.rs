@@ -27,7 +27,7 @@ const DETAILS: &str = "code_execution__get_function_details";
 pub const EXECUTE: &str = "code_execution__execute";
 
 /// For `auto`: code execution is used if the tools add more bytes than this to every request.
-const MIN_TOOL_BYTES: usize = 8_000;
+const MIN_TOOL_BYTES: usize = 9_200;
 
 /// Maximum bytes of function names in the description of `execute`. The model gets the others from the list function.
 const MAX_NAMES: usize = 1_500;
@@ -103,12 +103,12 @@ fn code_tools(functions: &[Function]) -> Arc<[OfferedTool]> {
         OfferedTool { name: name.to_owned(), description, schema: Arc::new(schema) }
     };
     let list = "List the functions that code can call, with a line about each.";
-    let query =
-        json!({"type": "string", "description": "Only functions whose name or description holds all these words"});
+    let words = "Only functions whose name or description holds all these words";
+    let query = json!({"type": "string", "maxLength": 1000, "description": words});
     let details = "Tell the arguments and results of functions, as TypeScript. Ask about several at once.";
     let names =
         json!({"type": "array", "items": {"type": "string"}, "minItems": 1, "description": "Such as developer.search"});
-    let code = json!({"type": "string", "description": "The body of an async function"});
+    let code = json!({"type": "string", "minLength": 1, "description": "The body of an async function"});
     [
         tool(LIST, list.to_owned(), json!({"type": "object", "properties": {"query": query}})),
         tool(

@@ -53,10 +53,12 @@ pub struct TextBlock {
     /// One paragraph; **bold** and *italic* work
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// Default: normal
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub style: Option<BlockStyle>,
     /// A table instead of text; the first row is its head
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 10000))]
     pub table: Option<Vec<Vec<String>>>,
 }
 
@@ -83,8 +85,10 @@ pub enum BlockStyle {
 #[schemars(inline)]
 pub struct SheetSpec {
     /// Sheet name, at most 31 characters
+    #[schemars(length(min = 1))]
     pub name: String,
     /// Rows of cells: text, number, true/false, null, "=SUM(A1:A3)", or {"value", "bold", "italic", "fill", "format"}
+    #[schemars(length(max = 1048576))]
     pub rows: Vec<Vec<Value>>,
 }
 
@@ -96,6 +100,7 @@ pub struct SheetSpec {
 pub struct DocumentEdit {
     /// DOCX: paragraphs to add at the end
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 10000))]
     pub append: Option<Vec<TextBlock>>,
     /// DOCX: text to replace, within one paragraph
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,14 +113,17 @@ pub struct DocumentEdit {
     pub all: bool,
     /// XLSX: sheet name
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 255))]
     pub sheet: Option<String>,
     /// XLSX: add this sheet
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub create: bool,
     /// XLSX: top left cell, default A1
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 20))]
     pub at: Option<String>,
     /// XLSX: rows as in write_document; null clears a cell
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1048576))]
     pub rows: Option<Vec<Vec<Value>>>,
 }

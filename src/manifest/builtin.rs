@@ -40,6 +40,8 @@ pub(super) const FILES: &[(&str, &str)] = &embed![
     "agents/coding/security.md",
     "agents/coding/sre.examples.txt",
     "agents/coding/sre.md",
+    "agents/goose/analyst.examples.txt",
+    "agents/goose/analyst.md",
     "agents/goose/app_iterator.examples.txt",
     "agents/goose/app_iterator.md",
     "agents/goose/app_maker.examples.txt",

@@ -370,6 +370,8 @@ impl<H: ServerHandler> ServiceConnection for BuiltinConnection<H> {
 }
 
 #[cfg(test)]
+mod contract_tests;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod tests {
@@ -401,8 +403,8 @@ mod tests {
         );
     }
 
-    /// What is paid in every request of a mode that binds them. With the developer's tools the three together
-    /// stay under 6,600 bytes.
+    /// What is paid in every request of a mode that binds them. With the developer's tools, those of
+    /// `goose/assistant` stay under 7,700 bytes.
     #[tokio::test]
     async fn tool_schemas_are_small() {
         let memory = Harness::with_data(super::memory::MemoryService::new).schema_bytes("memory").await;
@@ -419,16 +421,16 @@ mod tests {
         let manager = super::extensionmanager::ExtensionManagerService::new();
         let manager = Harness::new(manager).schema_bytes("extensionmanager").await;
         for (service, bytes, limit) in [
-            ("apps", apps, 2_900),
+            ("apps", apps, 3_500),
             // Goose's service of this name takes 15,800 bytes.
-            ("autovisualiser", autovisualiser, 3_000),
-            ("chatrecall", chatrecall, 800),
-            ("extensionmanager", manager, 1_700),
-            ("fetch", fetch, 400),
+            ("autovisualiser", autovisualiser, 3_400),
+            ("chatrecall", chatrecall, 1_000),
+            ("extensionmanager", manager, 2_000),
+            ("fetch", fetch, 520),
             ("knowledge", knowledge, 300),
-            ("memory", memory, 1_100),
-            ("todo", todo, 600),
-            ("tutorial", tutorial, 500),
+            ("memory", memory, 1_500),
+            ("todo", todo, 950),
+            ("tutorial", tutorial, 560),
         ] {
             assert!(bytes <= limit, "{service} has {bytes} bytes, more than {limit}");
         }

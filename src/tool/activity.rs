@@ -54,9 +54,12 @@ pub struct CallProgress {
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 pub struct TodoStep {
+    /// What to do
     #[schemars(length(min = 1))]
     pub text: String,
+    /// How far it is
     pub status: StepStatus,
+    /// Default: none
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<StepPriority>,
 }

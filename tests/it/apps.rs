@@ -217,8 +217,8 @@ fn what_is_refused_is_said_in_few_words() {
         (app("name", json!(long)), "at most 60 characters"),
         (app("html", json!(long)), "the page has 300000 bytes"),
         (app("prd", json!(long)), "/prd: value is longer than 20000 characters"),
-        (app("width", json!(5)), "5 is no size for an app"),
-        (app("network", json!(vec!["https://a.example"; 9])), "at most 8 origins"),
+        (app("width", json!(5)), "/width: 5 is less than the minimum of 100"),
+        (app("network", json!(vec!["https://a.example"; 9])), "has more than 8 items"),
         (app("network", json!({"a": long})), "/network: value is not of type"),
     ] {
         let refused = client.request("tools/call", json!({"name": "create_app", "arguments": arguments})).to_string();

@@ -7,11 +7,13 @@ use std::path::Path;
 
 use regex::Regex;
 use skein::diagnostic::Severity;
-use skein::graph::{self, Resolution};
+use skein::graph::{self, Plan, Resolution};
 use skein::manifest::{self, GroupEntry, Layer, Manifests, ModeEntry, Root};
+use skein::router::{Router, candidates};
 use skein::sandbox::SandboxProfile;
 
-use crate::support::{files_below, read, repository, table};
+use crate::support::model::{Answer, ScriptedModel};
+use crate::support::{Sandbox, files_below, read, repository, table};
 
 fn built_in() -> Manifests {
     let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin)]);
@@ -192,4 +194,119 @@ fn a_built_in_agent_manifest_has_at_most_250_lines() {
         let lines = read(&file).lines().count();
         assert!(lines <= 250, "{} has {lines} lines", file.display());
     }
+}
+
+/// The tools of the built-in services that a mode has, as `service__tool`.
+fn tools_of(plan: &Plan, mode: &str) -> BTreeSet<String> {
+    let (_, scope) = plan.mode(&mode.parse().expect("a mode")).expect("a built-in mode");
+    let mut tools = BTreeSet::new();
+    for service in plan.services() {
+        let declared: BTreeSet<_> = service.manifest.groups.values().flatten().collect();
+        let admitted = declared.into_iter().filter(|tool| scope.admits(service, tool.as_str()).is_ok());
+        tools.extend(admitted.map(|tool| format!("{}__{tool}", service.manifest.name)));
+    }
+    tools
+}
+
+fn plan() -> Plan {
+    graph::resolve(built_in(), Vec::new()).plan.expect("a plan")
+}
+
+/// The tools that a text names: `service__tool` anywhere, and a bare tool name in backticks.
+fn tools_named(plan: &Plan, text: &str) -> BTreeSet<String> {
+    let full = Regex::new(r"\b[a-z]+(?:_[a-z]+)*__[a-z_]+\b").expect("a pattern");
+    let mut named: BTreeSet<_> = full.find_iter(text).map(|found| found.as_str().to_owned()).collect();
+    let bare = Regex::new(r"`([a-z_]+)`").expect("a pattern");
+    let known: BTreeSet<_> = plan.services().flat_map(|service| service.manifest.groups.values().flatten()).collect();
+    let quoted = bare.captures_iter(text).map(|found| found[1].to_owned());
+    named.extend(quoted.filter(|name| known.iter().any(|tool| tool.as_str() == name)));
+    named
+}
+
+/// A model that is told of a tool it does not have calls it in vain.
+#[test]
+fn every_tool_that_a_prompt_names_is_in_the_scope_of_its_mode() {
+    let plan = plan();
+    for (id, entry) in modes(plan.manifests()) {
+        let prompt = entry.prompt.as_ref().unwrap_or_else(|| panic!("{id} has a prompt"));
+        let tools = tools_of(&plan, &id);
+        for name in tools_named(&plan, &prompt.text) {
+            let has = tools.iter().any(|tool| *tool == name || tool.ends_with(&format!("__{name}")));
+            assert!(has, "the prompt of {id} names `{name}`, which the mode does not have");
+        }
+    }
+    let found = tools_named(&plan, "call developer__shell, `draw` and `no_such_tool`, not `shell script`");
+    assert_eq!(found, BTreeSet::from(["developer__shell", "draw"].map(str::to_owned)), "the test finds tools");
+}
+
+/// A request that the router sends to a mode must be one that the mode has tools for.
+#[test]
+fn router_examples_ask_only_for_what_their_mode_can_do() {
+    let reads = r"(?i)\b(read|open|summari[sz]e|analy[sz]e|extract|copy)\b.*(\bpdfs?\b|\b(docx|xlsx|pptx|odt|ods)\b|\bspreadsheet\b|\b(word|excel) (file|document|sheet)\b)";
+    let draws = r"(?i)\b(pie|bar|line|area|radar|donut|bubble|candlestick) (chart|graph|plot)\b|\bhistogram\b|\bscatter ?plot\b|\bheat ?map\b|\bbox ?plot\b|\btreemap\b|\bsankey\b";
+    let rules: [(&str, &[&str]); 2] =
+        [(reads, &["computercontroller__read_document"]), (draws, &["autovisualiser__draw", "apps__create_app"])];
+    let plan = plan();
+    for (id, entry) in modes(plan.manifests()) {
+        let tools = tools_of(&plan, &id);
+        for (pattern, needed) in &rules {
+            if needed.iter().any(|tool| tools.contains(*tool)) {
+                continue;
+            }
+            let pattern = Regex::new(pattern).expect("a pattern");
+            let broken: Vec<_> = entry.examples.iter().filter(|example| pattern.is_match(example)).collect();
+            assert!(broken.is_empty(), "{id} has none of {needed:?}, and its examples need one: {broken:#?}");
+        }
+    }
+}
+
+#[test]
+fn the_analyst_reads_and_draws_without_shell_edit_or_network() {
+    let tools = tools_of(&plan(), "goose/analyst");
+    for tool in ["developer__read_file", "computercontroller__read_document", "autovisualiser__draw", "memory__recall"]
+    {
+        assert!(tools.contains(tool), "{tool} is missing in {tools:?}");
+    }
+    for tool in ["developer__shell", "developer__write_file", "developer__edit_file", "fetch__fetch_url"] {
+        assert!(!tools.contains(tool), "the analyst has {tool}");
+    }
+}
+
+#[test]
+fn requests_about_documents_and_charts_go_to_the_analyst() {
+    let router = Router::learn(&candidates(&built_in()));
+    for prompt in [
+        "Summarise the PDF report about water quality",
+        "What is the sum of column D in costs.xlsx?",
+        "Draw a bar chart of the votes per party",
+        "plot the measurements in lab.csv as a scatter chart",
+        "Open minutes.docx and tell me the main points",
+        "make a pie chart from this spreadsheet",
+    ] {
+        let best = router.rank(prompt).remove(0);
+        assert_eq!(best.mode.to_string(), "goose/analyst", "{prompt}: {best:?}");
+    }
+    for (prompt, mode) in [
+        ("Give me an app to log my weight with a line chart", "goose/app_maker"),
+        ("Convert orders.csv to JSON Lines, one object per row", "goose/specialist"),
+        ("Fix the bug in the PDF export endpoint of the server", "coding/backend"),
+    ] {
+        let best = router.rank(prompt).remove(0);
+        assert_eq!(best.mode.to_string(), mode, "{prompt}: {best:?}");
+    }
+}
+
+/// Every prompt of a session pays for it. The limit leaves room for a long working directory.
+#[test]
+fn the_first_request_of_the_assistant_is_under_11_kb() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| Answer::Says(vec!["Hello.".to_owned()]));
+    let mut command = model.offered_to(sandbox.command(&["run", "-a", "goose/assistant", "hello"]));
+    assert!(command.output().expect("an answer").status.success());
+    let request = model.requests().remove(0);
+    let tools = request["tools"].as_array().expect("tools");
+    let has_knowledge = tools.iter().any(|tool| tool["function"]["name"] == "knowledge__load");
+    assert!(has_knowledge && tools.len() == 20, "{} tools", tools.len());
+    let bytes = request.to_string().len();
+    assert!(bytes < 11_000, "the first request has {bytes} bytes");
 }

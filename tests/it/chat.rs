@@ -113,7 +113,7 @@ fn unconfigured_chat_shows_what_is_active_and_what_to_type() {
     let terminal = Terminal::start(&sandbox, None, SIZE, &["chat"]);
     terminal.shows("›");
     let screen = terminal.screen();
-    assert!(screen.contains("goose/assistant with developer, memory, todo; model: offline"), "{screen}");
+    assert!(screen.contains("goose/assistant with developer, knowledge, memory, todo; model: offline"), "{screen}");
     assert!(screen.contains("list, read FILE, search TEXT, run COMMAND; /help"), "{screen}");
     assert!(screen.contains("`skein configure` for a model"), "{screen}");
     sandbox.write("project/a.txt", "alpha\n");
@@ -588,7 +588,7 @@ fn skills_and_recipes_are_commands_in_every_mode() {
          parameters: [{key: team, input_type: string, requirement: required, description: Who.}]\n",
     );
     let model = ScriptedModel::new(|_| says("Fine."));
-    let terminal = talking(&sandbox, &model, (100, 60), &["-a", "goose/assistant"]);
+    let terminal = talking(&sandbox, &model, (100, 60), &["-a", "goose/planner"]);
     terminal.enter("/help");
     terminal.shows("/weekly team");
     terminal.shows("/review");

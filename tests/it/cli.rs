@@ -61,7 +61,7 @@ fn check_quiet_leaves_notes_out_and_still_counts_them() {
     expect![[r"
         exit 0
         --- stdout
-        3 agents, 16 modes, 13 services: no errors, no warnings, 9 notes
+        3 agents, 17 modes, 13 services: no errors, no warnings, 8 notes
         --- stderr
     "]]
     .assert_eq(&Sandbox::new().skein(&["check", "--quiet"]).whole());
@@ -89,7 +89,7 @@ fn check_takes_files_and_folders() {
     write_notes(&sandbox, "project/mine/agents");
     sandbox.write("project/clock.yaml", CLOCK);
     let run = sandbox.skein(&["check", "-q", "mine", "clock.yaml"]);
-    assert_eq!(run.stdout, "4 agents, 17 modes, 14 services: no errors, no warnings, 9 notes\n");
+    assert_eq!(run.stdout, "4 agents, 18 modes, 14 services: no errors, no warnings, 8 notes\n");
 }
 
 #[test]
@@ -412,7 +412,7 @@ fn a_scaffold_passes_check_as_it_is() {
     expect![[r"
         exit 0
         --- stdout
-        4 agents, 17 modes, 14 services: no errors, no warnings, 9 notes
+        4 agents, 18 modes, 14 services: no errors, no warnings, 8 notes
         --- stderr
     "]]
     .assert_eq(&sandbox.skein(&["check", "--quiet"]).whole());
@@ -605,7 +605,7 @@ fn check_reads_an_untrusted_project_because_that_starts_nothing() {
     expect![[r"
         exit 0
         --- stdout
-        3 agents, 16 modes, 14 services: no errors, no warnings, 9 notes
+        3 agents, 17 modes, 14 services: no errors, no warnings, 8 notes
         --- stderr
         note: this project's .skein/ or .mcp.json is not trusted and is checked here but not used; look at it, then run `skein trust`
     "]]

@@ -251,6 +251,26 @@ fn a_turn_can_be_cancelled_in_the_middle_of_code() {
     }
 }
 
+#[test]
+fn the_three_functions_describe_and_limit_their_parameters() {
+    let sandbox = sandbox();
+    let model = calling(Vec::new());
+    let mut client = client(&sandbox, &model, "on");
+    let session = client.session();
+    client.prompt(&session, "hello");
+    let request = model.requests().remove(0);
+    let tools = request["tools"].as_array().unwrap();
+    assert_eq!(tools.len(), THREE.len());
+    for function in tools.iter().map(|tool| &tool["function"]) {
+        assert!(function["description"].as_str().unwrap().len() > 40, "{function}");
+        for (name, schema) in function["parameters"]["properties"].as_object().unwrap() {
+            assert!(schema["description"].as_str().is_some_and(|text| text.len() > 15), "{name}: {schema}");
+            let has_limit = ["maxLength", "minLength", "minItems"].iter().any(|limit| schema.get(*limit).is_some());
+            assert!(has_limit, "{name}: {schema}");
+        }
+    }
+}
+
 /// `auto` is for modes whose tools take much room, and the embedded default writes no code.
 #[test]
 fn where_it_does_not_pay_the_tools_stay() {

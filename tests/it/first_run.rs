@@ -57,7 +57,7 @@ fn the_first_time_it_says_what_is_active_and_what_to_type_next() {
     }
     let sandbox = Sandbox::new();
     let shown = at_a_terminal(&sandbox, &["run", "list"], &[]);
-    assert!(shown.contains("goose/assistant with developer, memory, todo; model: offline"), "{shown}");
+    assert!(shown.contains("goose/assistant with developer, knowledge, memory, todo; model: offline"), "{shown}");
     assert!(shown.contains("`skein configure`"), "{shown}");
     for configured in [&["run", "--model", "offline", "list"][..], &["run", "--json", "list"]] {
         let shown = at_a_terminal(&sandbox, configured, &[]);

@@ -52,7 +52,7 @@ fn a_profile_leaves_out_services_also_built_in_ones() {
     let services: Vec<_> = services.iter().map(|tool| tool["service"].as_str().unwrap()).collect();
     assert_eq!(services, ["developer", "second"]);
     let absent: Vec<_> = tools["absent_services"].as_array().unwrap().iter().map(|of| &of["service"]).collect();
-    assert_eq!(absent, ["memory", "todo"]);
+    assert_eq!(absent, ["knowledge", "memory", "todo"]);
     let text = sandbox.skein(&["tools", "-a", "goose/assistant", "--profile", "lean"]).stdout;
     assert!(text.contains("the active profile leaves out the service memory"), "{text}");
     // The orchestrator keeps what it works with.

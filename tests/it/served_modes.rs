@@ -9,19 +9,19 @@ use skein::manifest::{Layer, Manifests, Readiness, Root};
 
 use crate::support::{Sandbox, read, repository, table};
 
-/// The coding rows of the wiring table: group names and services by mode.
+/// The rows of the wiring table for `coding` and for `goose/analyst`: group names and services by mode.
 fn rows() -> Vec<(String, Vec<String>, Vec<String>)> {
     let page = read(repository("docs/manifests.md"));
     let rows = table(&page, &["agent/mode", "tool_groups", "dependencies"]).into_iter();
-    let coding = rows.filter_map(|row| row[0].strip_prefix("coding/").map(|mode| (mode.to_owned(), row.clone())));
-    coding
-        .map(|(mode, row)| {
+    rows.filter(|row| row[0].starts_with("coding/") || row[0] == "goose/analyst")
+        .map(|row| {
             // `{group: edit, files: …}` counts as its group: which files it is narrowed to is tested elsewhere.
             let narrowed = regex::Regex::new(r"\{group: (\w+), files: `[^`]*`\}").unwrap();
-            let groups = narrowed.replace_all(&row[1], "$1").replace("(no edit, no command)", "");
+            let remark = regex::Regex::new(r"\(no [^)]*\)").unwrap();
+            let groups = remark.replace_all(&narrowed.replace_all(&row[1], "$1"), "").into_owned();
             let names =
                 |cell: &str| cell.split(',').map(|name| name.replace("(optional)", "").trim().to_owned()).collect();
-            (mode, names(&groups), names(&row[2]))
+            (row[0].clone(), names(&groups), names(&row[2]))
         })
         .collect()
 }
@@ -47,7 +47,7 @@ fn expected(manifests: &Manifests, groups: &[String], services: &[String]) -> BT
 
 /// Sends requests to a server and waits for an answer to each.
 fn ask(sandbox: &Sandbox, mode: &str, requests: &[Value]) -> BTreeMap<u64, Value> {
-    let mut command = sandbox.command(&["mcp", "-a", "coding", "-m", mode]);
+    let mut command = sandbox.command(&["mcp", "-a", mode]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
@@ -72,7 +72,7 @@ fn ask(sandbox: &Sandbox, mode: &str, requests: &[Value]) -> BTreeMap<u64, Value
 }
 
 #[test]
-fn each_coding_mode_offers_only_its_row_of_the_table() {
+fn each_mode_offers_only_its_row_of_the_table() {
     let (manifests, _) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
     let every: BTreeSet<String> = manifests
         .services
@@ -83,7 +83,7 @@ fn each_coding_mode_offers_only_its_row_of_the_table() {
         })
         .collect();
     let rows = rows();
-    assert_eq!(rows.len(), 8);
+    assert_eq!(rows.len(), 9);
     for (mode, groups, services) in rows {
         let sandbox = Sandbox::new();
         let expected = expected(&manifests, &groups, &services);
@@ -96,17 +96,17 @@ fn each_coding_mode_offers_only_its_row_of_the_table() {
         }
         let answers = ask(&sandbox, &mode, &requests);
         let instructions = answers[&0]["result"]["instructions"].as_str().unwrap();
-        assert!(instructions.contains(&format!("coding/{mode}")), "the instructions name the mode: {instructions}");
+        assert!(instructions.contains(&mode), "the instructions name the mode: {instructions}");
         for (name, word) in [("developer__shell", "shell"), ("developer__edit_file", "edit_file")] {
-            assert_eq!(instructions.contains(word), expected.contains(name), "coding/{mode}: {instructions}");
+            assert_eq!(instructions.contains(word), expected.contains(name), "{mode}: {instructions}");
         }
         let tools = answers[&1]["result"]["tools"].as_array().unwrap();
         let offered: BTreeSet<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect();
-        assert_eq!(offered, expected, "coding/{mode}");
+        assert_eq!(offered, expected, "{mode}");
         for (id, answer) in answers.iter().filter(|(id, _)| **id > 1) {
-            assert!(answer["error"].is_object(), "{} in coding/{mode}: {answer}", requests[*id as usize - 1]);
+            assert!(answer["error"].is_object(), "{} in {mode}: {answer}", requests[*id as usize - 1]);
         }
-        assert!(!sandbox.path("project/forced.txt").exists(), "coding/{mode}");
+        assert!(!sandbox.path("project/forced.txt").exists(), "{mode}");
     }
 }
 
@@ -130,7 +130,7 @@ fn a_mode_that_only_reads_cannot_be_made_to_write() {
             json!({"jsonrpc": "2.0", "id": index + 1, "method": "tools/call", "params": params})
         })
         .collect();
-    let answers = ask(&sandbox, "security", &requests);
+    let answers = ask(&sandbox, "coding/security", &requests);
     for answer in answers.values().skip(1) {
         assert!(answer["error"].is_object() || answer["result"]["isError"] == json!(true), "{answer}");
     }

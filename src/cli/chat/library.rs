@@ -28,7 +28,7 @@ impl Chat<'_> {
         if self.library.is_some() {
             return;
         }
-        // Only this built-in mode has the service. Its other services are in this process and cost nothing.
+        // This built-in mode always has the service. Its other services are in this process and cost nothing.
         let mode = ModeId::new(AgentName::new("orchestrator"), ModeSlug::new("auto"));
         let request = BindRequest {
             session: Arc::clone(self.session.context()),

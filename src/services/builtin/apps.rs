@@ -56,43 +56,61 @@ impl std::fmt::Debug for AppsService {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CreateApp {
-    /// Lower-case words joined by hyphens
+    /// Lower-case words joined by hyphens, e.g. water-tracker
+    #[schemars(length(min = 1))]
     name: String,
     /// Product description: purpose, features, data, controls
     #[schemars(length(min = 1, max = 20000))]
     prd: String,
     /// One whole document, everything inline, at most 200,000 bytes
+    #[schemars(length(min = 1))]
     html: String,
-    /// Preferred size, 100 to 4000 pixels
+    /// Preferred width in CSS pixels
+    #[schemars(range(min = 100, max = 4000))]
     width: Option<u32>,
+    /// Preferred height in CSS pixels
+    #[schemars(range(min = 100, max = 4000))]
     height: Option<u32>,
-    /// Origins it may reach. Only on the user's request
+    /// Origins it may reach, e.g. https://api.example.com. Only on the user's request
     #[serde(default)]
+    #[schemars(length(max = 8))]
     network: Vec<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct UpdateApp {
+    /// Name of the app
+    #[schemars(length(min = 1))]
     name: String,
     /// The change and why, for the history
     #[schemars(length(min = 1, max = 500))]
     note: String,
     /// Whole new page, or `edits`
+    #[schemars(length(min = 1))]
     html: Option<String>,
+    /// Replacements in the page, in order
+    #[schemars(length(max = 100))]
     edits: Option<Vec<Replacement>>,
     /// New product description
     #[schemars(length(min = 1, max = 20000))]
     prd: Option<String>,
+    /// New width in CSS pixels
+    #[schemars(range(min = 100, max = 4000))]
     width: Option<u32>,
+    /// New height in CSS pixels
+    #[schemars(range(min = 100, max = 4000))]
     height: Option<u32>,
     /// Replaces the origins
+    #[schemars(length(max = 8))]
     network: Option<Vec<String>>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ReadApp {
+    /// Name of the app
+    #[schemars(length(min = 1))]
     name: String,
     /// Default: current
     #[schemars(range(min = 1))]
@@ -102,13 +120,18 @@ struct ReadApp {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OneApp {
+    /// Name of the app
+    #[schemars(length(min = 1))]
     name: String,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RestoreApp {
+    /// Name of the app
+    #[schemars(length(min = 1))]
     name: String,
+    /// Version to restore; read_app lists them
     #[schemars(range(min = 1))]
     version: u32,
 }
@@ -180,7 +203,7 @@ impl AppsService {
     }
 
     #[tool(
-        description = "Product description, history and page",
+        description = "Read an app: product description, history and page",
         meta = report::model_only_meta(None),
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]

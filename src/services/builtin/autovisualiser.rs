@@ -61,13 +61,17 @@ impl Default for AutovisualiserService {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DrawRequest {
+    /// Kind of picture
     kind: ChartKind,
     /// Rows such as [{"month": "Jan", "sales": 3}]; for `mermaid` the text. Or `file`
     data: Option<Value>,
     /// CSV, JSON or Mermaid file of the workspace
+    #[schemars(length(min = 1))]
     file: Option<String>,
-    /// Above the picture
+    /// Title above the picture
+    #[schemars(length(max = 300))]
     title: Option<String>,
+    /// Columns and look; default: chosen by the data
     options: Option<ChartOptions>,
 }
 
@@ -76,10 +80,12 @@ struct DrawRequest {
 struct WatchRequest {
     /// Files that were drawn with `draw`, Mermaid files or images
     #[serde(default)]
+    #[schemars(length(max = 20))]
     paths: Vec<String>,
     /// Web page; needs the tool `browse`
+    #[schemars(length(min = 1))]
     url: Option<String>,
-    /// How long to wait for a change; default 60
+    /// Seconds to wait for a change, default 60
     #[schemars(range(min = 1, max = 280))]
     seconds: Option<u64>,
 }

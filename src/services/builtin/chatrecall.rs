@@ -46,20 +46,27 @@ impl std::fmt::Debug for ChatRecallService {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SearchSessions {
-    /// words; empty lists the newest sessions
+    /// Words; empty lists the newest sessions
+    #[schemars(length(max = 4000))]
     query: String,
-    /// 2026-11-15 or 2026-11-15T09:30:00Z
+    /// Only later messages: 2026-11-15 or 2026-11-15T09:30:00Z
+    #[schemars(length(max = 40))]
     after: Option<String>,
+    /// Only earlier messages, as `after`
+    #[schemars(length(max = 40))]
     before: Option<String>,
-    /// other project's folder, or *; Skein asks the user
+    /// Other project's folder, or *; Skein asks the user
+    #[schemars(length(max = 4096))]
     project: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ReadSession {
+    /// Session id from search_sessions
+    #[schemars(length(min = 1))]
     id: String,
-    /// number of a message that was found
+    /// Number of a message that was found
     around: Option<u64>,
 }
 

@@ -1,8 +1,9 @@
 //! Earlier sessions as a session finds and reads them, over a real store.
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::harness::Harness;
+use super::super::harness::{Harness, runtime};
 use super::*;
 use crate::store::{NewEvent, NewSession};
 
@@ -199,4 +200,28 @@ async fn a_search_beyond_the_project_says_so_to_the_gate() {
     let search = tools.iter().find(|tool| tool.name.as_str() == "search_sessions").unwrap();
     assert_eq!(search.hints.read_only, Some(true));
     assert_eq!(search.meta.as_ref().unwrap()["skein/asks_with"], json!(["project"]));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// Any words find sessions of this project only, and reading one never leaves a message out of its count.
+    #[test]
+    fn any_query_stays_in_the_project(query in "\\PC{0,60}", around in any::<u64>(), said in 1usize..30) {
+        runtime().block_on(async {
+            let past = past();
+            let talk = |count: usize| (0..count).map(|number| message("user", &format!("{query} zebra {number}"))).collect();
+            let own = past.session(&past.cwd, talk(said)).await;
+            let other = past.session(Path::new("/elsewhere"), talk(1)).await;
+            for words in [query.as_str(), "zebra"] {
+                let found = past.found(json!({"query": words})).await;
+                assert!(!found.contains(&other), "{words:?} found a session of another project");
+            }
+            assert!(past.recall.refusal("read_session", json!({"id": other})).await.contains("another project"));
+            let read = past.recall.data("read_session", json!({"id": own, "around": around})).await;
+            let shown = read["messages"].as_array().unwrap().len() as u64;
+            let (before, after) = (read["before"].as_u64().unwrap(), read["after"].as_u64().unwrap());
+            assert_eq!(before + shown + after, said as u64, "{read}");
+        });
+    }
 }

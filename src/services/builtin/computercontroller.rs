@@ -62,16 +62,21 @@ impl std::fmt::Debug for ComputerControllerService {
 #[serde(deny_unknown_fields)]
 struct ReadDocument {
     /// PDF, DOCX, XLSX, PPTX, ODT, ODS, CSV or TSV file
+    #[schemars(length(min = 1))]
     path: String,
-    /// default: text
+    /// Default: text
     what: Option<DocumentView>,
     /// PDF pages or slides, such as 3 or 2-5
+    #[schemars(length(max = 200))]
     pages: Option<String>,
     /// Only this sheet
+    #[schemars(length(max = 255))]
     sheet: Option<String>,
     /// Cells, such as B2:D20 or C:D
+    #[schemars(length(max = 40))]
     range: Option<String>,
     /// Only lines and cells with this text
+    #[schemars(length(max = 1000))]
     search: Option<String>,
 }
 
@@ -79,10 +84,13 @@ struct ReadDocument {
 #[serde(deny_unknown_fields)]
 struct WriteDocument {
     /// New .docx or .xlsx file
+    #[schemars(length(min = 1))]
     path: String,
     /// DOCX: paragraphs and tables
+    #[schemars(length(max = 10000))]
     blocks: Option<Vec<TextBlock>>,
-    /// XLSX: sheets
+    /// XLSX: sheets in order
+    #[schemars(length(max = 255))]
     sheets: Option<Vec<SheetSpec>>,
     /// Replace an existing file
     #[serde(default)]
@@ -93,6 +101,7 @@ struct WriteDocument {
 #[serde(deny_unknown_fields)]
 struct UpdateDocument {
     /// Existing .docx or .xlsx file
+    #[schemars(length(min = 1))]
     path: String,
     /// Applied in order, all or none
     #[schemars(length(min = 1))]
@@ -103,6 +112,7 @@ struct UpdateDocument {
 #[serde(deny_unknown_fields)]
 struct ReadCache {
     /// From list_cache or read_document
+    #[schemars(length(min = 1))]
     id: String,
     /// First line
     #[schemars(range(min = 1))]
@@ -116,6 +126,7 @@ struct ReadCache {
 #[serde(deny_unknown_fields)]
 struct ClearCache {
     /// Only this document
+    #[schemars(length(max = 20))]
     id: Option<String>,
 }
 

@@ -38,6 +38,8 @@ mod write;
 #[cfg(test)]
 mod fake_editor;
 #[cfg(test)]
+mod property_tests;
+#[cfg(test)]
 mod testing;
 
 use std::collections::BTreeMap;
@@ -277,10 +279,9 @@ impl Developer {
     router = self.tool_router,
     name = "developer",
     instructions = "Find your way with list_dir, find_files, search and analyze; read a file before you change it.\n\
-        Change files with edit_file: copy `before` exactly, with enough lines to be unique; undo_edit takes the last edit back.\n\
-        Use shell for builds, tests and version control; give long-running commands `background: true` and read them with shell_output.\n\
-        Give shell commands that change nothing `read_only: true`; they need no approval.\n\
-        For work of more than a few steps keep the plan current with update_plan."
+        In edit_file, copy `before` exactly, with enough lines to be unique.\n\
+        Give long-running commands of shell `background: true` and read them with shell_output.\n\
+        Give shell commands that change nothing `read_only: true`; they need no approval."
 )]
 impl ServerHandler for Developer {}
 

@@ -55,13 +55,16 @@ impl Default for ExtensionManagerService {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SearchServices {
-    /// words; empty lists all
+    /// Words; empty lists all
+    #[schemars(length(max = 1000))]
     query: String,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OneService {
+    /// Name from search_services
+    #[schemars(length(min = 1))]
     name: String,
 }
 
@@ -79,13 +82,19 @@ struct ProposeService {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListResources {
+    /// Only of this service
+    #[schemars(length(max = 100))]
     service: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ReadResource {
+    /// Service that has it
+    #[schemars(length(min = 1))]
     service: String,
+    /// Address from list_resources, e.g. notes://today
+    #[schemars(length(min = 1))]
     uri: String,
 }
 

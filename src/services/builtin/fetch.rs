@@ -75,11 +75,14 @@ pub enum FetchSettingsError {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FetchUrl {
+    /// Whole http(s) URL, e.g. https://example.com/page
+    #[schemars(length(min = 1, max = 8000))]
     url: String,
-    /// default: markdown
+    /// Default: markdown
     #[serde(rename = "as")]
     form: Option<PageFormat>,
-    /// bytes to show; all is in a file
+    /// Bytes to show, default 50000; all is in a file
+    #[schemars(range(min = 1, max = 2000000))]
     max_bytes: Option<usize>,
 }
 

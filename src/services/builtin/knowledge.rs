@@ -58,7 +58,8 @@ impl std::fmt::Debug for KnowledgeService {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LoadItem {
-    /// as listed; name/path is a file of a skill; omit to list all
+    /// As listed; name/path is a file of a skill; omit to list all
+    #[schemars(length(max = 1000))]
     name: Option<String>,
 }
 

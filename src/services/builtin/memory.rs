@@ -62,19 +62,28 @@ impl std::fmt::Debug for MemoryService {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Remember {
+    /// One fact
+    #[schemars(length(min = 1, max = 4000))]
     text: String,
+    /// Search words
     #[serde(default)]
+    #[schemars(length(max = 16))]
     tags: Vec<String>,
+    /// Where it holds
     scope: MemoryOwner,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RecallMemories {
+    /// Words in it
     query: Option<String>,
+    /// Only with these
     #[serde(default)]
     tags: Vec<String>,
+    /// Only this
     scope: Option<MemoryOwner>,
+    /// Default 10
     #[schemars(range(min = 1, max = 50))]
     limit: Option<usize>,
 }
@@ -82,7 +91,9 @@ struct RecallMemories {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListMemories {
+    /// Only this
     scope: Option<MemoryOwner>,
+    /// Only with these
     #[serde(default)]
     tags: Vec<String>,
 }
@@ -90,9 +101,12 @@ struct ListMemories {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Forget {
+    /// Id from recall
+    #[schemars(range(min = 1))]
     id: Option<i64>,
+    /// Words in all
     query: Option<String>,
-    /// code from the list
+    /// Code from the list
     confirm: Option<String>,
 }
 
@@ -383,8 +397,8 @@ fn about(query: &str) -> String {
     pairs.into_iter().find(|(name, _)| name == "about").map(|(_, about)| about.into_owned()).unwrap_or_default()
 }
 
-const INSTRUCTIONS: &str = "Recall before you ask the user what they may have told before. Remember what will still be true \
-                            next time: preferences, decisions, where things are; not what the files say anyway.";
+const INSTRUCTIONS: &str = "Recall before you ask what the user may have said before. Remember what stays true: preferences, \
+                            decisions, where things are; not what the files say anyway.";
 
 /// Returns a code for exactly these memories; another list has another code.
 fn code(ids: &[i64]) -> String {

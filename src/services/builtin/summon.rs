@@ -31,18 +31,24 @@ pub struct SummonService {
 #[serde(deny_unknown_fields)]
 struct Delegate {
     /// Complete task: goal, paths, constraints, what to report. The agent sees nothing else.
+    #[schemars(length(min = 1, max = 100000))]
     task: String,
     /// Default: the agent that fits best.
+    #[schemars(length(max = 100))]
     agent: Option<String>,
     /// Default: the agent's default mode.
+    #[schemars(length(max = 100))]
     mode: Option<String>,
     /// Return at once with an id for task_status and task_cancel.
     background: Option<bool>,
     /// Additional information: findings, decisions, loaded text.
+    #[schemars(length(max = 100000))]
     context: Option<String>,
     /// Short name that `after` of other tasks can use.
+    #[schemars(length(max = 100))]
     name: Option<String>,
     /// Names of tasks that must be done first. Their results are passed on.
+    #[schemars(length(max = 50))]
     after: Option<Vec<String>>,
 }
 
@@ -50,12 +56,15 @@ struct Delegate {
 #[serde(deny_unknown_fields)]
 struct TaskStatus {
     /// Default: all tasks of this session.
+    #[schemars(length(max = 100))]
     id: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TaskCancel {
+    /// Id or name of the task.
+    #[schemars(length(min = 1))]
     id: String,
 }
 

@@ -3,8 +3,9 @@
 use std::sync::Mutex;
 
 use futures::future::BoxFuture;
+use proptest::prelude::*;
 
-use super::super::harness::Harness;
+use super::super::harness::{Harness, runtime};
 use super::*;
 use crate::tool::delegate::DelegateError;
 
@@ -101,5 +102,31 @@ async fn a_session_without_a_desk_hands_nothing_over() {
         [("delegate", json!({"task": "do"})), ("task_status", json!({})), ("task_cancel", json!({"id": "1"}))]
     {
         assert_eq!(summon.refusal(tool, arguments).await, "this session cannot hand work to others");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// A task is handed over unchanged, or it is refused and nothing is.
+    #[test]
+    fn a_task_is_handed_over_unchanged_or_refused(
+        text in "\\PC{0,60}",
+        task in 0usize..MAX_TEXT + 1_000,
+        context in prop::option::of(0usize..MAX_TEXT + 1_000),
+    ) {
+        runtime().block_on(async {
+            let (summon, quick) = harness();
+            let task = format!("{text}{}", "x".repeat(task));
+            let context = context.map(|length| "y".repeat(length));
+            let size = task.len() + context.as_ref().map_or(0, String::len);
+            let outcome = summon.call("delegate", json!({"task": task, "context": context})).await;
+            let asked = quick.asked.lock().unwrap();
+            if task.trim().is_empty() || size > MAX_TEXT {
+                assert!(outcome.is_error && asked.is_empty(), "{}", outcome.all_text());
+            } else {
+                assert_eq!((asked[0].text.as_str(), &asked[0].context), (task.as_str(), &context));
+            }
+        });
     }
 }

@@ -192,25 +192,31 @@ impl Default for TodoService {
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 struct NewTodo {
+    /// What to do
+    #[schemars(length(min = 1, max = 4000))]
     text: String,
-    /// Default: pending.
-    #[schemars(description = "")]
+    /// Default: pending
     status: Option<TodoStatus>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SetTodos {
+    /// All items
+    #[schemars(length(max = 100))]
     items: Vec<NewTodo>,
 }
 
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct UpdateTodo {
+    /// Which item
+    #[schemars(range(min = 1))]
     id: u64,
+    /// New text
+    #[schemars(length(max = 4000))]
     text: Option<String>,
-    /// The values are in the schema of `set_todos`; repeating them would cost tokens in every request.
-    #[schemars(with = "Option<String>", description = "")]
+    /// New status
     status: Option<TodoStatus>,
 }
 
@@ -221,7 +227,7 @@ impl TodoService {
     }
 
     #[tool(
-        description = "Replace all",
+        description = "Replace the whole list",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
     async fn set_todos(
@@ -236,7 +242,7 @@ impl TodoService {
     }
 
     #[tool(
-        description = "Change one",
+        description = "Change one item",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
     async fn update_todo(
@@ -248,7 +254,7 @@ impl TodoService {
     }
 
     #[tool(
-        description = "Show",
+        description = "Show the list",
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
     async fn list_todos(&self, context: RequestContext<RoleServer>) -> ToolReply {

@@ -49,8 +49,11 @@ impl Default for TutorialService {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LoadLesson {
+    /// Name from list_tutorials, e.g. first-manifest
+    #[schemars(length(min = 1))]
     name: String,
-    /// from 1; default: an overview
+    /// Number from 1; default: an overview
+    #[schemars(range(min = 1))]
     step: Option<usize>,
 }
 

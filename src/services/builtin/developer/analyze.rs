@@ -36,7 +36,7 @@ const MAX_USES: usize = 100;
 pub(super) struct AnalyzeCode {
     /// File or folder
     path: Option<String>,
-    /// Symbol: its definitions, uses, callers and callees, e.g. `Server::start`
+    /// Symbol, e.g. `Server::start`
     #[schemars(length(min = 1))]
     focus: Option<String>,
     /// Steps of calls, default 2

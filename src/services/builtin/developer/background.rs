@@ -31,9 +31,10 @@ const COMMAND: &str = "command/";
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ShellOutput {
-    /// From shell
+    /// Id from shell
+    #[schemars(range(min = 1))]
     id: u32,
-    /// Wait for output or the end
+    /// Seconds to wait for output
     #[schemars(range(max = 60))]
     wait_seconds: Option<u64>,
 }
@@ -41,7 +42,8 @@ pub(super) struct ShellOutput {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ShellStop {
-    /// From shell
+    /// Id from shell
+    #[schemars(range(min = 1))]
     id: u32,
 }
 

@@ -110,6 +110,6 @@ async fn the_service_says_in_a_few_lines_how_to_use_it() {
     let info = Workshop::new().handler().get_info();
     assert_eq!(info.server_info.name, "developer");
     let instructions = info.instructions.unwrap();
-    assert_eq!(instructions.lines().count(), 5, "{instructions}");
+    assert_eq!(instructions.lines().count(), 4, "{instructions}");
     assert!(instructions.lines().all(|line| line.ends_with('.') && !line.starts_with(' ')), "{instructions}");
 }

@@ -20,9 +20,10 @@ const MAX_EDITS: usize = 100;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EditFile {
-    /// File
+    /// File to edit
     pub(super) path: String,
-    #[schemars(length(min = 1))]
+    /// In this order
+    #[schemars(length(min = 1, max = 100))]
     pub(super) edits: Vec<Replacement>,
 }
 

@@ -20,7 +20,7 @@ pub(super) struct FindFiles {
     /// E.g. `*.rs`, `src/**/*_test.py`
     #[schemars(length(min = 1))]
     glob: String,
-    /// Folder
+    /// Folder to search
     path: Option<String>,
 }
 

@@ -24,7 +24,7 @@ const MAX_COUNTED: u64 = 32 << 20;
 pub(super) struct ListDir {
     /// Default: working directory
     path: Option<String>,
-    /// Default 2
+    /// Levels, default 2
     #[schemars(range(min = 1, max = 10))]
     depth: Option<usize>,
 }

@@ -13,6 +13,7 @@ const MAX_STEPS: usize = 50;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UpdatePlan {
+    /// All steps
     #[schemars(length(max = 50))]
     steps: Vec<TodoStep>,
 }

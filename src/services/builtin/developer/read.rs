@@ -21,7 +21,7 @@ const MAX_LINE: usize = 2_000;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReadFile {
-    /// File
+    /// File to read
     path: String,
     /// First line
     #[schemars(range(min = 1))]

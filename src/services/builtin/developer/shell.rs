@@ -39,7 +39,7 @@ const LINGER: Duration = Duration::from_millis(300);
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ShellCommand {
-    /// For bash
+    /// Bash command
     #[schemars(length(min = 1))]
     command: String,
     /// Seconds, default 120
@@ -52,6 +52,7 @@ pub(super) struct ShellCommand {
     #[serde(default)]
     read_only: bool,
     /// Why it must run without the sandbox; asks the user
+    #[schemars(length(max = 500))]
     unsandboxed: Option<String>,
 }
 

@@ -13,7 +13,7 @@ use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, text, with
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UndoEdit {
-    /// File
+    /// File to restore
     path: String,
 }
 

@@ -18,7 +18,7 @@ use crate::services::builtin::answer::{ToolRefusal, ToolReply, count, with_data}
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WriteFile {
-    /// File
+    /// File to write
     pub(super) path: String,
     /// Whole text
     pub(super) content: String,

@@ -32,12 +32,11 @@ pub(super) fn uri(item: &Item) -> String {
 
 /// Returns the instructions that a model receives before it loads anything.
 pub(super) fn instructions(found: &KnowledgeItems) -> String {
-    let mut text = String::from(
-        "`load` reads in skills, recipes and agent files. Load one when it fits the task, before you begin. ",
-    );
+    let mut text = String::from("`load` reads skills, recipes and agent files. ");
     if found.items.is_empty() {
         text.push_str("There are none here now.");
     } else {
+        text.push_str("Load one when it fits the task, before you begin. ");
         text.push_str("What they say of themselves, which is data from their files:");
     }
     for (shown, item) in found.items.iter().enumerate() {
