@@ -24,11 +24,17 @@ fn turn(ticket: &mut QueueTicket) -> Option<RequestPlace> {
     ticket.place().now_or_never()
 }
 
+/// Moves the requests whose turn it is from `waiting` to `running`.
+fn start(waiting: &mut Vec<QueueTicket>, running: &mut Vec<RequestPlace>) {
+    waiting.retain_mut(|ticket| turn(ticket).map(|place| running.push(place)).is_none());
+}
+
 #[tokio::test]
 async fn a_second_principal_waits_for_at_most_as_many_requests_as_the_limit() {
     let queue = at_most(4);
     let mut crowd: Vec<_> = (0..100).map(|session| queue.enter(&origin("many", session))).collect();
-    let mut running: Vec<_> = crowd.iter_mut().filter_map(turn).collect();
+    let mut running = Vec::new();
+    start(&mut crowd, &mut running);
     assert_eq!(running.len(), 4);
     let mut single = queue.enter(&origin("single", 0));
     let mut waited = 0;
@@ -38,7 +44,7 @@ async fn a_second_principal_waits_for_at_most_as_many_requests_as_the_limit() {
         }
         drop(running.pop().expect("a request that ends"));
         waited += 1;
-        running.extend(crowd.iter_mut().filter_map(turn));
+        start(&mut crowd, &mut running);
     };
     assert!(waited <= 4, "it waited for {waited} requests");
     drop(place);
@@ -152,21 +158,14 @@ proptest! {
                 2 if !tickets.is_empty() => drop(tickets.swap_remove(session % tickets.len())),
                 _ => {}
             }
-            let mut still = Vec::new();
-            for mut ticket in tickets.drain(..) {
-                match turn(&mut ticket) {
-                    Some(place) => places.push(place),
-                    None => still.push(ticket),
-                }
-            }
-            tickets = still;
+            start(&mut tickets, &mut places);
             prop_assert!(places.len() <= limit as usize);
             prop_assert!(tickets.is_empty() || places.len() == limit as usize, "a free place and somebody waits");
         }
         while !tickets.is_empty() {
             places.pop();
             let before = tickets.len();
-            tickets.retain_mut(|ticket| turn(ticket).map(|place| places.push(place)).is_none());
+            start(&mut tickets, &mut places);
             prop_assert!(tickets.len() < before, "a request never gets its turn");
         }
     }
