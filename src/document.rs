@@ -20,13 +20,18 @@ mod xlsx;
 mod xml;
 
 #[cfg(test)]
+mod image_tests;
+#[cfg(test)]
+mod table_tests;
+#[cfg(test)]
 #[path = "document/document_tests.rs"]
 mod tests;
 
 use archive::OfficeArchive;
 pub use error::DocumentError;
 pub use request::{
-    BlockStyle, DocumentContent, DocumentEdit, DocumentImage, DocumentView, ReadRequest, SheetSpec, TextBlock,
+    BlockStyle, DocumentContent, DocumentEdit, DocumentImage, DocumentView, ReadRequest, SheetSpec, TableRequest,
+    TextBlock,
 };
 
 /// The kind of a document.
@@ -63,6 +68,15 @@ pub fn read_document(bytes: &[u8], name: &str, request: &ReadRequest) -> Result<
                 _ => docx::read(&mut archive, request),
             }
         }
+    }
+}
+
+/// Returns the rows of a workbook's sheet, each cell as people see it. The rows have equal length; empty ones are left
+/// out. Fails if the document is no XLSX file.
+pub fn read_table(bytes: &[u8], name: &str, request: &TableRequest) -> Result<Vec<Vec<String>>, DocumentError> {
+    match find_format(bytes, name)? {
+        DocumentFormat::Xlsx => xlsx::read_rows(&mut OfficeArchive::new(bytes)?, request),
+        _ => Err(DocumentError::no_support("the file is no XLSX file")),
     }
 }
 

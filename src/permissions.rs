@@ -390,8 +390,8 @@ fn allow<'a>(fitting: &[&'a SourcedRule], call: Call<'_>, budget: &Budget) -> Op
 }
 
 /// Arguments that change the effect of a command. A rule must name them too; one about the command alone is not enough.
-const BESIDE_A_COMMAND: [&str; 8] =
-    ["args", "arguments", "parameters", "params", "stdin", "input", "env", "environment"];
+const BESIDE_A_COMMAND: [&str; 9] =
+    ["args", "arguments", "parameters", "params", "stdin", "input", "env", "environment", "save"];
 
 fn rules_by_command<'a>(
     fitting: &[&'a SourcedRule],

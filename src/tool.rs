@@ -21,7 +21,7 @@ mod target;
 pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
 pub use call_sandbox::{CallSandbox, SandboxView};
 pub use notice::{LogNotices, Notice, NoticeSink};
-pub use preview::{FileChange, command, subject};
+pub use preview::{FileChange, ScriptText, command, script, subject};
 pub use session::{SessionContext, SessionContextPorts, SessionLifetime, SessionStates};
 pub use state::{NoStateStore, StateEntries, StateStore};
 pub use target::{FileTarget, path_line};

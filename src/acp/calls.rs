@@ -223,6 +223,11 @@ pub(super) fn preview(
         let lines = command.lines().map(printable).collect::<Vec<_>>().join("\n");
         shown.push(text(&code_block("sh", &lines)));
         rest.remove("command");
+    } else if let Some(script) = tool::script(arguments).filter(|_| !is_foreign(tool, plan)) {
+        let lines = script.text.lines().map(printable).collect::<Vec<_>>().join("\n");
+        let language = if script.language == "shell" { "sh" } else { script.language };
+        shown.push(text(&code_block(language, &lines)));
+        rest.remove("script");
     }
     if !rest.is_empty() {
         // Clients need not show the raw input, and the title shows one argument at most.

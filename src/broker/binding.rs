@@ -21,7 +21,7 @@ pub use permit::PermitError;
 pub use resources::{Requester, ServiceResource};
 use sandbox::BoundSandbox;
 
-use super::bound_tool::{BoundTool, SandboxChoice, reaching, url_argument};
+use super::bound_tool::{BoundTool, SHELL, SandboxChoice, reaching, url_argument};
 use super::files::{CallPaths, RelativeBase};
 use super::gate::{self, DecisionReason, GateDecision, Judge};
 use super::pinned_specs::{ToolClaims, ui_of};
@@ -401,6 +401,15 @@ impl Binding {
         let facts = rule_arguments::of_call(arguments, tool, &admitted.paths);
         let call = Call { tool: name, arguments: &facts, brought: tool.brought };
         let ruling = permissions::evaluate(&self.policy.rules, call);
+        // A script must not do what the rules for the shell forbid.
+        let ruling = match tool.script(arguments) {
+            Some(script) => {
+                let facts = rule_arguments::of_script(&facts, &script);
+                let in_shell = Call { tool: SHELL, arguments: &facts, brought: false };
+                ruling.and(permissions::evaluate(&self.policy.rules, in_shell))
+            }
+            None => ruling,
+        };
         let ruling = match tool.resource(arguments) {
             Some((service, uri)) => ruling.and(self.tightening(&service, uri)),
             None => ruling,

@@ -1,5 +1,6 @@
 //! Defines a tool of a binding, and the facts about its calls that the gate needs.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use regex::Regex;
@@ -10,6 +11,7 @@ use super::sanitize;
 use crate::ids::{GroupName, ServiceName};
 use crate::manifest::{SchemaError, SchemaValidator};
 use crate::network::RemoteHost;
+use crate::tool::ask::{ConsentSubject, ConsentTarget};
 use crate::tool::{Catalog, ToolSpec};
 
 /// Metadata key under which a built-in tool lists its far-reaching arguments; see [`BoundTool::reaching`].
@@ -24,6 +26,12 @@ const RESOURCE_ARGUMENTS: &str = "skein/resource_arguments";
 /// Metadata key of a built-in tool that asks the user at every level before it changes something.
 const ASKS_ITSELF: &str = "skein/asks_itself";
 
+/// Metadata key under which a built-in tool names its arguments `script` and `language`, and the program of each language.
+const SCRIPT: &str = "skein/script";
+
+/// The built-in shell, whose rules also hold for scripts.
+pub(super) const SHELL: &str = "developer__shell";
+
 /// Arguments of the built-in shell.
 const READ_ONLY: &str = "read_only";
 const UNSANDBOXED: &str = "unsandboxed";
@@ -37,6 +45,27 @@ pub(super) enum SandboxChoice<'a> {
     ReadOnly,
     /// None, for this reason.
     Unsandboxed(&'a str),
+}
+
+/// The script of a call, as a command line of the built-in shell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CallScript {
+    /// The argument with the script.
+    pub(super) argument: String,
+    /// The argument with its language.
+    pub(super) language: String,
+    /// The command line with the same effect, such as `python3 -c 'print(1)'`.
+    pub(super) line: String,
+    /// True if the script itself is a command line.
+    pub(super) is_shell: bool,
+}
+
+impl CallScript {
+    /// Returns the subject of a consent for the same command line in the built-in shell.
+    pub(super) fn shell_subject(&self) -> ConsentSubject {
+        let target = ConsentTarget::Command { line: self.line.clone(), background: false };
+        ConsentSubject { tool: SHELL.to_owned(), target }
+    }
 }
 
 /// A tool in scope.
@@ -97,6 +126,27 @@ impl BoundTool {
         self.builtin && self.spec.meta.as_ref().is_some_and(|meta| meta[ASKS_ITSELF] == true)
     }
 
+    /// Returns the script that the call runs. `None` if the tool runs none.
+    pub(super) fn script(&self, arguments: &Map<String, Value>) -> Option<CallScript> {
+        let names = self.spec.meta.as_ref()?.get(SCRIPT).filter(|_| self.builtin)?;
+        let argument = names.get("script")?.as_str()?;
+        let language = names.get("language")?.as_str()?;
+        let script = arguments.get(argument)?.as_str()?;
+        let spoken = arguments.get(language).and_then(Value::as_str).unwrap_or_default();
+        let program = names.get("programs").and_then(|programs| programs.get(spoken)?.as_str());
+        let line = program.map_or_else(|| script.to_owned(), |program| quote_script(program, script));
+        let (argument, language) = (argument.to_owned(), language.to_owned());
+        Some(CallScript { argument, language, line, is_shell: program.is_none() })
+    }
+
+    /// Returns the command line that the call runs, also for a script. Empty if it runs none.
+    pub(super) fn command_line<'a>(&self, arguments: &'a Map<String, Value>) -> Cow<'a, str> {
+        match self.script(arguments) {
+            Some(script) => Cow::Owned(script.line),
+            None => Cow::Borrowed(arguments.get("command").and_then(Value::as_str).unwrap_or_default()),
+        }
+    }
+
     /// Returns the sandbox that the call chooses. Only the built-in shell has these arguments.
     pub(super) fn sandbox_choice<'a>(&self, arguments: &'a Map<String, Value>) -> SandboxChoice<'a> {
         let properties = self.spec.input_schema.get("properties").filter(|_| self.builtin);
@@ -117,6 +167,11 @@ impl BoundTool {
     }
 }
 
+/// Returns the command line that runs a program with the script as its last argument.
+fn quote_script(program: &str, script: &str) -> String {
+    format!("{program} '{}'", script.replace('\'', r"'\''"))
+}
+
 /// Returns the far-reaching arguments that a tool declares in `_meta`.
 pub(super) fn reaching(spec: &ToolSpec) -> Vec<String> {
     let names = spec.meta.as_ref().and_then(|meta| meta.get(REACHING)).and_then(Value::as_array);
@@ -125,4 +180,28 @@ pub(super) fn reaching(spec: &ToolSpec) -> Vec<String> {
 
 pub(super) fn url_argument(spec: &ToolSpec) -> Option<String> {
     spec.meta.as_ref()?.get(URL_ARGUMENT)?.as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::permissions;
+
+    #[test]
+    fn a_script_is_the_last_word_of_its_command_line() {
+        assert_eq!(quote_script("python3 -c", "print('a')"), r"python3 -c 'print('\''a'\'')'");
+    }
+
+    proptest! {
+        /// Nothing in a script ends its quotes, so it cannot pose as another part of the command line.
+        #[test]
+        fn any_script_is_one_readable_part(script in "[ -~\n\t]{0,80}") {
+            let read = permissions::read(&quote_script("python3 -c", &script));
+            prop_assert_eq!(read.unreadable, None);
+            prop_assert_eq!(read.parts.len(), 1);
+            prop_assert!(read.parts[0].to_string().starts_with("python3 -c "));
+        }
+    }
 }

@@ -14,7 +14,7 @@ use crate::root_files::{self, ResolveError};
 use crate::tool::{SessionContext, ToolSpec};
 
 /// An argument is a path if its name, or the last part of its name, is one of these words.
-const PATH_WORDS: [&str; 35] = [
+const PATH_WORDS: [&str; 36] = [
     "path",
     "paths",
     "file",
@@ -50,6 +50,7 @@ const PATH_WORDS: [&str; 35] = [
     "outfile",
     "outdir",
     "link",
+    "save",
 ];
 /// A tool with such an argument can reach any file through it.
 const COMMAND_WORDS: [&str; 8] = ["command", "commands", "cmd", "script", "code", "shell", "argv", "program"];

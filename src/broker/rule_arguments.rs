@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::bound_tool::BoundTool;
+use super::bound_tool::{BoundTool, CallScript};
 use super::files::{self, CallPaths};
 use crate::permissions::{self, Argument};
 
@@ -18,6 +18,21 @@ pub(super) fn of_call(
     if takes_path(tool) && !facts.contains_key("path") {
         facts.insert("path".to_owned(), path(".", paths));
     }
+    // The rules read command lines. They must not take other code for one and allow it.
+    if let Some(script) = tool.script(arguments).filter(|script| !script.is_shell)
+        && let Some(code) = facts.remove(&script.argument)
+    {
+        facts.insert(script.argument, Argument::Other(vec![code]));
+    }
+    facts
+}
+
+/// Classifies a call that runs a script as the call of the built-in shell with the same effect. `facts` are its own.
+pub(super) fn of_script(facts: &BTreeMap<String, Argument>, script: &CallScript) -> BTreeMap<String, Argument> {
+    let is_other = |(name, _): &(&String, &Argument)| **name != script.argument && **name != script.language;
+    let mut facts: BTreeMap<_, _> =
+        facts.iter().filter(is_other).map(|(name, argument)| (name.clone(), argument.clone())).collect();
+    facts.insert("command".to_owned(), Argument::Command(script.line.clone()));
     facts
 }
 

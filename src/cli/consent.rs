@@ -291,15 +291,17 @@ fn keys(period: ConsentPeriod, folded: bool) -> String {
     wrap.take().replace('\u{a0}', " ") + " "
 }
 
-/// Describes the call: its command, the diff of an edit, or its arguments.
+/// Describes the call: its command or script, the diff of an edit, or its arguments.
 fn describe(question: &PermissionRequest) -> Vec<String> {
     let mut rest = question.arguments.clone();
     let target = question.target.as_ref().filter(|_| rest.contains_key("path"));
     let mut lines: Vec<String> = target.map(|target| format!("    {target}")).into_iter().collect();
-    if let Some(command) = tool::command(&question.arguments) {
-        rest.remove("command");
+    let command = tool::command(&question.arguments).map(|command| ("command", command));
+    let script = || tool::script(&question.arguments).map(|script| ("script", script.text));
+    if let Some((name, code)) = command.or_else(script) {
+        rest.remove(name);
         let cyan = AnsiColor::Cyan.on_default();
-        lines.extend(command.lines().map(|line| format!("    {cyan}{}{cyan:#}", printable(&verbatim(line)))));
+        lines.extend(code.lines().map(|line| format!("    {cyan}{}{cyan:#}", printable(&verbatim(line)))));
     } else if let Some(change) = &question.change {
         // The diff shows all of these.
         ["path", "content", "edits"].iter().for_each(|key| drop(rest.remove(*key)));

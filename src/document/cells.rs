@@ -10,6 +10,8 @@ pub(super) const MAX_ROWS: usize = 1 << 20;
 pub(super) const MAX_COLUMNS: usize = 1 << 14;
 /// The most cells that one call reads.
 const MAX_CELLS: usize = 500_000;
+/// The most cells of a table that is returned as rows, empty ones included.
+const MAX_TABLE_CELLS: usize = 2_000_000;
 /// A table wider than this is shown as one line per row.
 const MAX_TABLE_WIDTH: usize = 60;
 
@@ -121,6 +123,28 @@ impl CellWindow {
         }
         self.count += 1;
         self.rows.entry(row).or_default().insert(column, text);
+    }
+}
+
+impl CellWindow {
+    /// Returns the cells as rows of equal length, from the first to the last column with a cell, without empty rows.
+    /// Fails if they are too many.
+    pub(super) fn into_rows(self) -> Result<Vec<Vec<String>>, DocumentError> {
+        let columns = self.rows.values().flat_map(BTreeMap::keys);
+        let Some(first) = columns.clone().min().copied() else { return Ok(Vec::new()) };
+        let width = columns.max().copied().unwrap_or(first) - first + 1;
+        // A few cells that are far apart span many empty ones.
+        if self.is_cut || self.rows.len().saturating_mul(width) > MAX_TABLE_CELLS {
+            return Err(DocumentError::too_large(format!(
+                "the table has {} rows and {width} columns{}; give a `range`",
+                self.rows.len(),
+                if self.is_cut { " or more" } else { "" }
+            )));
+        }
+        let row = |mut cells: BTreeMap<usize, String>| {
+            (first..first + width).map(|column| cells.remove(&column).unwrap_or_default()).collect()
+        };
+        Ok(self.rows.into_values().map(row).collect())
     }
 }
 

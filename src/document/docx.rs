@@ -2,6 +2,7 @@
 
 mod blocks;
 mod edit;
+mod image;
 mod numbering;
 mod styles;
 mod template;

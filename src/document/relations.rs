@@ -84,7 +84,7 @@ pub(super) struct NewPart<'a> {
     pub(super) content_type: &'a str,
     /// The last word of the relation's type.
     pub(super) kind: &'a str,
-    pub(super) contents: String,
+    pub(super) contents: Vec<u8>,
 }
 
 /// Removes a part with its content type and the relation from `from`.

@@ -30,6 +30,16 @@ pub struct ReadRequest {
     pub search: Option<String>,
 }
 
+/// The table to read of a workbook.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TableRequest {
+    /// `None`: the first sheet with cells that is not hidden.
+    pub sheet: Option<String>,
+    /// Cells: `B2:D20` or `C:D`. `None`: all.
+    pub range: Option<String>,
+}
+
 /// What a document says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DocumentContent {
@@ -50,7 +60,7 @@ pub struct DocumentImage {
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 pub struct TextBlock {
-    /// One paragraph; **bold** and *italic* work
+    /// One paragraph, or the caption of an image; **bold** and *italic* work
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// Default: normal
@@ -60,6 +70,17 @@ pub struct TextBlock {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 10000))]
     pub table: Option<Vec<Vec<String>>>,
+    /// PNG, JPEG or GIF file to insert
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub image_file: Option<String>,
+    /// Width of the image in cm; default: its own, within the page
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.5, max = 50))]
+    pub width: Option<f64>,
+    /// The bytes of `image_file`, which the caller reads.
+    #[serde(skip)]
+    pub image_bytes: Option<Vec<u8>>,
 }
 
 /// The style of a paragraph.
@@ -77,6 +98,7 @@ pub enum BlockStyle {
     Number,
     Quote,
     Code,
+    Caption,
 }
 
 /// A sheet of a new workbook.
@@ -98,7 +120,7 @@ pub struct SheetSpec {
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 pub struct DocumentEdit {
-    /// DOCX: paragraphs to add at the end
+    /// DOCX: blocks to add at the end
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 10000))]
     pub append: Option<Vec<TextBlock>>,

@@ -15,7 +15,7 @@ use super::error::DocumentError;
 use super::media;
 use super::relations::{main_part, relations};
 use super::render::BoundedText;
-use super::request::{DocumentContent, DocumentView, ReadRequest};
+use super::request::{DocumentContent, DocumentView, ReadRequest, TableRequest};
 use super::xml::{XmlElement, XmlEvent, XmlReader, decode};
 pub(super) use edit::update;
 use formats::{NumberFormats, read_formats};
@@ -112,6 +112,38 @@ pub(super) fn read(archive: &mut OfficeArchive<'_>, request: &ReadRequest) -> Re
         }
     }
     Ok(DocumentContent { text: out.finish(), images: Vec::new() })
+}
+
+/// What a formula shows that has no value.
+const CELL_ERRORS: [&str; 7] = ["#N/A", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#NULL!"];
+
+/// Returns the rows of one sheet as people see them. Errors of formulas become empty cells.
+pub(super) fn read_rows(
+    archive: &mut OfficeArchive<'_>,
+    request: &TableRequest,
+) -> Result<Vec<Vec<String>>, DocumentError> {
+    let workbook = WorkbookParts::read(archive)?;
+    let strings = string_table(archive, &workbook.part)?;
+    let formats = read_formats(archive, &workbook.part, workbook.has_1904_dates)?;
+    let range = request.range.as_deref().map(CellRange::parse).transpose()?;
+    let sheets: Vec<&SheetEntry> = match &request.sheet {
+        Some(name) => vec![workbook.find(name)?],
+        None => workbook.sheets.iter().filter(|sheet| !sheet.is_hidden).collect(),
+    };
+    let context = SheetContext { strings: &strings, formats: &formats, what: DocumentView::Text };
+    for sheet in sheets {
+        let text = decode(archive.require(&sheet.part)?)?;
+        let mut rows = context.cells(&text, range)?.0.into_rows()?;
+        for cell in rows.iter_mut().flatten().filter(|cell| CELL_ERRORS.contains(&cell.as_str())) {
+            cell.clear();
+        }
+        if !rows.is_empty() {
+            return Ok(rows);
+        }
+    }
+    let names: Vec<String> = workbook.sheets.iter().take(50).map(|sheet| format!("`{}`", sheet.name)).collect();
+    let problem = format!("there are no cells; give another `sheet` or `range`. The sheets are {}", names.join(", "));
+    Err(DocumentError::request(problem))
 }
 
 struct SheetContext<'a> {

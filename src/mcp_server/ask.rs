@@ -27,8 +27,9 @@ const ALLOW_IN_PROJECT: &str = "allow in this project";
 const REFUSE: &str = "reject";
 const REFUSE_ALWAYS: &str = "reject in this session";
 
-/// Maximum number of bytes shown of a call's arguments; the question gives the number of bytes left out.
-const ARGUMENTS: usize = 16 * 1024;
+/// Maximum number of bytes shown of a call's arguments; the question gives the number of bytes left out. The longest
+/// script of `run_script` has 16 kB, and more with its escapes.
+const ARGUMENTS: usize = 40 * 1024;
 
 /// The kinds of elicitations that the client supports.
 #[derive(Debug, Clone, Copy, Default)]

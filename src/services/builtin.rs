@@ -41,7 +41,7 @@ use super::{Service, UserFolders, content};
 use crate::ids::RoleName;
 use crate::process::Reaper;
 use crate::sandbox::SandboxLauncher;
-use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
+use crate::tool::{CallContext, Catalog, SessionStates, ToolCall, ToolOutcome};
 
 /// Everything that a built-in service receives when it starts.
 #[derive(Clone)]
@@ -62,6 +62,17 @@ pub struct BuiltinContext {
     pub cwd: Option<std::path::PathBuf>,
     /// The `settings` of its manifest.
     pub settings: Map<String, Value>,
+}
+
+impl BuiltinContext {
+    /// Returns what a service needs to start commands of the model.
+    fn shell_options(&self) -> developer::DeveloperOptions {
+        developer::DeveloperOptions {
+            reaper: self.reaper.clone(),
+            environment: self.environment.clone(),
+            sandbox: self.sandbox.clone(),
+        }
+    }
 }
 
 impl std::fmt::Debug for BuiltinContext {
@@ -100,26 +111,32 @@ impl BuiltinRegistry {
     /// Returns the services that ship with Skein. The state that they keep for a session outlives an instance, because a
     /// service that stops while it is idle starts again in the same session.
     pub fn builtin() -> Self {
-        let (recall, documents, developer, fetch) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
+        let (recall, documents, saved) = (Arc::default(), Arc::default(), Arc::default());
+        let fetch: Arc<SessionStates<fetch::Cache>> = Arc::default();
+        let pages = Arc::clone(&fetch);
+        let developer: Arc<SessionStates<developer::DeveloperState>> = Arc::default();
+        // Scripts run in the sandboxes of the session's shell.
+        let shells = Arc::clone(&developer);
         let todo = todo::TodoService::new();
         let autovisualiser = autovisualiser::AutovisualiserService::new();
         Self::empty()
             .with("apps", |surroundings| apps::AppsService::new(&surroundings.data))
-            .with("autovisualiser", move |_| autovisualiser.clone())
+            .with("autovisualiser", move |surroundings| {
+                autovisualiser.clone().with_launcher(surroundings.sandbox.clone())
+            })
             .with("chatrecall", move |surroundings| {
                 chatrecall::ChatRecallService::new(&surroundings.data).with_states(Arc::clone(&recall))
             })
             .with("computercontroller", move |surroundings| {
+                let shell = developer::Shell::new(surroundings.shell_options());
+                let scripts = computercontroller::ScriptRunner::new(shell, Arc::clone(&shells), Arc::clone(&saved));
                 computercontroller::ComputerControllerService::new(surroundings.sandbox.clone())
                     .with_states(Arc::clone(&documents))
+                    .with_pages(Arc::clone(&pages))
+                    .with_scripts(scripts)
             })
             .with("developer", move |surroundings| {
-                let options = developer::DeveloperOptions {
-                    reaper: surroundings.reaper.clone(),
-                    environment: surroundings.environment.clone(),
-                    sandbox: surroundings.sandbox.clone(),
-                };
-                developer::Developer::new(options).with_states(Arc::clone(&developer))
+                developer::Developer::new(surroundings.shell_options()).with_states(Arc::clone(&developer))
             })
             .with("extensionmanager", |surroundings| {
                 extensionmanager::ExtensionManagerService::new().with_config(surroundings.user.config.clone())

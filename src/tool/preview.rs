@@ -22,9 +22,22 @@ pub fn command(arguments: &Map<String, Value>) -> Option<&str> {
     arguments.get("command").and_then(Value::as_str)
 }
 
+/// A script that a call runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScriptText<'a> {
+    pub language: &'a str,
+    pub text: &'a str,
+}
+
+/// Returns the script that a call runs. `None` unless the call has the arguments `script` and `language`.
+pub fn script(arguments: &Map<String, Value>) -> Option<ScriptText<'_>> {
+    let text = |name: &str| arguments.get(name).and_then(Value::as_str);
+    Some(ScriptText { language: text("language")?, text: text("script")? })
+}
+
 /// Returns the argument that describes a call best: what it runs, reads, fetches or searches.
 pub fn subject(arguments: &Value) -> Option<&str> {
-    ["command", "path", "url", "pattern", "query", "task", "name"]
+    ["command", "script", "path", "url", "pattern", "query", "task", "name"]
         .iter()
         .find_map(|key| arguments.get(key).and_then(Value::as_str))
 }

@@ -36,8 +36,11 @@ impl Desk {
         std::fs::create_dir(folder.path().join("project")).unwrap();
         let agent = json!({
             "version": 1, "kind": "agent", "name": "clerk", "description": "Works with documents.",
-            "runtime": {"acp": {"command": "none"}}, "metadata": {"dependencies": ["computercontroller"]},
-            "modes": [{"slug": "desk", "description": "x", "tool_groups": ["document"], "dependencies": ["computercontroller"]}],
+            "runtime": {"acp": {"command": "none"}}, "metadata": {"dependencies": ["computercontroller", "autovisualiser"]},
+            "modes": [{
+                "slug": "desk", "description": "x", "tool_groups": ["document", "visualise"],
+                "dependencies": ["computercontroller", "autovisualiser"],
+            }],
         });
         let files = [("clerk.json".into(), agent.to_string().into_bytes())].into();
         let extra = (Layer::Extra, Root::Snapshot { files, shown: String::new() });
@@ -59,9 +62,13 @@ impl Desk {
     }
 
     async fn call(&self, tool: &str, arguments: Value) -> ToolOutcome {
+        self.call_tool(&format!("computercontroller__{tool}"), arguments).await
+    }
+
+    async fn call_tool(&self, tool: &str, arguments: Value) -> ToolOutcome {
         let context = CallContext::new(Arc::clone(&self.session));
         let arguments = arguments.as_object().cloned().unwrap();
-        self.binding.call(&format!("computercontroller__{tool}"), arguments, context).await.expect("an answer")
+        self.binding.call(tool, arguments, context).await.expect("an answer")
     }
 
     async fn text(&self, tool: &str, arguments: Value) -> String {
@@ -104,6 +111,63 @@ async fn documents_are_written_changed_and_read() {
         assert_eq!(refused.all_text(), "there is no sheet `Dada`; the sheets are `Data`, `More`");
         desk.end().await;
     }
+}
+
+#[tokio::test]
+async fn a_picture_is_drawn_from_a_workbook() {
+    for restriction in restrictions() {
+        let desk = Desk::new(restriction).await;
+        let rows = json!([["Month", "Sales"], ["Jan", 3], ["Feb", "=B2+2"], ["Mar", 4.5]]);
+        let sheets = json!([{"name": "Notes", "rows": [["text"]]}, {"name": "Data", "rows": rows}]);
+        desk.text("write_document", json!({"path": "data.xlsx", "sheets": sheets})).await;
+        let draw = json!({"kind": "bar", "file": "data.xlsx", "sheet": "Data", "range": "A1:B2"});
+        let outcome = desk.call_tool("autovisualiser__draw", draw).await;
+        assert!(!outcome.is_error, "{}", outcome.all_text());
+        assert_eq!(outcome.structured.unwrap()["data"], json!([{"Month": "Jan", "Sales": 3}]));
+        let wrong = json!({"kind": "bar", "file": "data.xlsx", "sheet": "Dada"});
+        let wrong = desk.call_tool("autovisualiser__draw", wrong).await.all_text();
+        assert_eq!(wrong, "`data.xlsx`: there is no sheet `Dada`; the sheets are `Notes`, `Data`");
+        std::fs::write(desk.path("bad.xlsx"), b"PK\x03\x04 not an archive").unwrap();
+        let bad = desk.call_tool("autovisualiser__draw", json!({"kind": "bar", "file": "bad.xlsx"})).await.all_text();
+        assert!(bad.starts_with("`bad.xlsx`: the file is damaged"), "{bad}");
+        desk.end().await;
+    }
+}
+
+/// An image of 8 times 4 pixels.
+const PNG: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAECAIAAAA8r+mnAAAAEUlEQVR42mNQSDiAFTFQTwIAvM0oAdPssEsAAAAASUVORK5CYII=";
+
+fn png() -> Vec<u8> {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.decode(PNG).unwrap()
+}
+
+#[tokio::test]
+async fn an_image_of_the_workspace_is_inserted() {
+    let desk = Desk::new(LayerRestriction::default()).await;
+    std::fs::create_dir(desk.path("img")).unwrap();
+    std::fs::write(desk.path("img/plot.png"), png()).unwrap();
+    std::fs::write(desk.path("img/text.png"), "text").unwrap();
+    desk.text("write_document", json!({"path": "a.docx", "blocks": [{"text": "Report", "style": "title"}]})).await;
+    let image = json!({"image_file": "img/plot.png", "text": "Figure 1", "width": 4});
+    desk.text("update_document", json!({"path": "a.docx", "edits": [{"append": [image, {"text": "End"}]}]})).await;
+    let text = desk.text("read_document", json!({"path": "a.docx"})).await;
+    assert!(text.contains("# Report\n\n[image: Figure 1]\n\nFigure 1\n\nEnd\n"), "{text}");
+    let images = desk.call("read_document", json!({"path": "a.docx", "what": "images"})).await;
+    assert!(images.all_text().contains("image1.png: image/png"), "{}", images.all_text());
+    let before = std::fs::read(desk.path("a.docx")).unwrap();
+    for (file, problem) in [
+        ("img/text.png", "block 1: `img/text.png`: the file is no PNG, JPEG or GIF image; convert it to PNG"),
+        ("img/none.png", "could not read `img/none.png`"),
+        ("/etc/hostname", "is outside of what this session may reach"),
+    ] {
+        let edits = json!([{"append": [{"image_file": file}]}]);
+        let refused = desk.call("update_document", json!({"path": "a.docx", "edits": edits})).await;
+        assert!(refused.is_error && refused.all_text().contains(problem), "{}", refused.all_text());
+    }
+    assert_eq!(std::fs::read(desk.path("a.docx")).unwrap(), before, "a failed call changes nothing");
+    desk.end().await;
 }
 
 #[tokio::test]
@@ -204,6 +268,47 @@ fn libreoffice_reads_what_skein_writes() {
     let lines: Vec<&str> =
         text.trim_start_matches('\u{feff}').lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     assert_eq!(lines, ["Plan & aims", "New text", "1. one", "2. two", "Name", "Age", "Ada", "36", "• dot"]);
+}
+
+/// Returns a length of LibreOffice in cm. The unit depends on the locale.
+fn centimetres(length: &str) -> Option<f64> {
+    match length.strip_suffix("in") {
+        Some(inches) => inches.parse::<f64>().ok().map(|inches| inches * 2.54),
+        None => length.strip_suffix("cm")?.parse().ok(),
+    }
+}
+
+/// LibreOffice shows the image in its size, and writes it back.
+#[test]
+fn libreoffice_reads_images() {
+    if !full_tests() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let caption = Some("Figure 1".to_owned());
+    let image = TextBlock {
+        text: caption,
+        image_file: Some("plot.png".into()),
+        image_bytes: Some(png()),
+        width: Some(4.0),
+        ..TextBlock::default()
+    };
+    let first =
+        write_document("a.docx", Some(&[TextBlock { text: Some("Start".into()), ..TextBlock::default() }]), None);
+    let edit = DocumentEdit { append: Some(vec![image]), ..DocumentEdit::default() };
+    let (bytes, _) = update_document(&first.unwrap(), "a.docx", &[edit]).unwrap();
+    let file = folder.path().join("a.docx");
+    std::fs::write(&file, bytes).unwrap();
+    let flat = std::fs::read_to_string(convert(&file, "fodt")).unwrap();
+    for (side, expected) in [("svg:width=\"", 4.0), ("svg:height=\"", 2.0)] {
+        let lengths: Vec<f64> =
+            flat.split(side).skip(1).filter_map(|rest| centimetres(rest.split('"').next()?)).collect();
+        assert!(lengths.iter().any(|length| (length - expected).abs() < 0.05), "{side}: {lengths:?}");
+    }
+    let odt = convert(&file, "odt:writer8");
+    let images = ReadRequest { what: DocumentView::Images, ..ReadRequest::default() };
+    let found = read_document(&std::fs::read(odt).unwrap(), "a.odt", &images).unwrap().images;
+    assert_eq!(found.iter().map(|image| image.bytes.clone()).collect::<Vec<_>>(), [png()]);
 }
 
 #[test]

@@ -148,6 +148,8 @@ mod run_outcome;
 mod sandbox;
 /// JSON Schemas against the types.
 mod schemas;
+/// Scripts of `run_script`: rules, questions, the files that keep them, the sandbox.
+mod scripts;
 /// The threat model in docs/security.md: every line names a test.
 mod security_doc;
 /// Modes served to an MCP client, against the wiring table.

@@ -173,12 +173,20 @@ async fn the_page_on_services_is_what_they_say() {
          **Processes.** When a command of `shell` ends, its process group ends with it. A process that left\n\
          the group, with `setsid` or as a daemon, runs until the session ends. No command or service can\n\
          write a core file, or a file of more than 8 GiB.\n\n\
+         **Scripts.** `run_script` runs a shell, Python or JavaScript text with the sandbox, approval and\n\
+         [rules](security.md#rules) of `shell`. The question shows the whole script, which has at most 16 kB.\n\
+         The interpreter gets exactly this text. With `save`, a process in the sandbox of the mode also\n\
+         writes it to a file. `save` replaces a file only if this session wrote it.\n\n\
          **Documents.** `computercontroller` reads PDF, DOCX, XLSX, PPTX, ODT, ODS and CSV files of up to\n\
-         64 MiB. It writes and changes DOCX and XLSX files. Parts of the file that an edit does not concern\n\
-         keep their bytes. Each document is parsed by its own child process, which is Skein's program in a\n\
-         [sandbox](sandbox.md) with `files: none` and `network: off`. The process gets the file through a\n\
-         pipe, has no environment, and may use 1 GiB of memory and 60 seconds. A machine without some layers\n\
-         of the sandbox runs it with the others; the limits and the empty environment remain.\n\n\
+         64 MiB. It writes and changes DOCX and XLSX files, and inserts PNG, JPEG and GIF images into DOCX\n\
+         files. Parts of the file that an edit does not concern keep their bytes. Each document is parsed by\n\
+         its own child process, which is Skein's program in a [sandbox](sandbox.md) with `files: none` and\n\
+         `network: off`. The process gets the file through a pipe, has no environment, and may use 1 GiB of\n\
+         memory and 60 seconds. A machine without some layers of the sandbox runs it with the others; the\n\
+         limits and the empty environment remain. The same process reads XLSX files for `draw`.\n\n\
+         **Cache.** A session keeps the texts of up to 32 documents (32 MiB) and of up to 32 web pages that\n\
+         it fetched (8 MB). `list_cache`, `read_cache` and `clear_cache` work on both. Each text is also an\n\
+         MCP resource, `document://ID` or `page://ID`.\n\n\
          **More.** [knowledge.md](knowledge.md) describes what `knowledge` loads.\n\
          [orchestrator.md](orchestrator.md) describes `chatrecall`, `extensionmanager` and `tom`. The\n\
          lessons of `tutorial` are also [pages](tutorials/first-manifest.md). The\n\

@@ -87,7 +87,9 @@ impl Binding {
             None => ConsentSubject::of(name, arguments, tool.builtin, admitted.target.as_ref()),
         };
         // A looser level or an allowing rule does not override the user's refusal.
-        if self.user_state(context).consents.about(&subject) == Some(false) {
+        let state = self.user_state(context);
+        let is_refused = |subject: &ConsentSubject| state.consents.about(subject) == Some(false);
+        if is_refused(&subject) || tool.script(arguments).is_some_and(|script| is_refused(&script.shell_subject())) {
             return Ok(Err(refusal(name, "the user refused such calls for this session")));
         }
         match self.decide(name, &admitted, arguments) {

@@ -70,20 +70,15 @@ impl Binding {
         else {
             return Vec::new();
         };
-        let programs = programs_of(arguments);
+        let programs = programs_of(&tool.command_line(arguments));
         let asked = sandbox.profile.read.iter().filter(|entry| is_asked(entry, &programs));
         asked.map(|entry| entry.path.clone()).collect()
     }
 
     /// Returns the profile in which the asked paths are open that the user agreed to. At `auto` there is no question, so only
     /// those of the user's config open.
-    fn open_asked(
-        &self,
-        profile: &Arc<SandboxProfile>,
-        arguments: &Map<String, Value>,
-        consented: bool,
-    ) -> Arc<SandboxProfile> {
-        let programs = programs_of(arguments);
+    fn open_asked(&self, profile: &Arc<SandboxProfile>, line: &str, consented: bool) -> Arc<SandboxProfile> {
+        let programs = programs_of(line);
         let by_user = |path: &str| self.approval() == ApprovalLevel::Auto && self.plan.user_reads(&self.mode, path);
         let opens = |entry: &ReadPath| is_asked(entry, &programs) && (consented || by_user(&entry.path));
         if !profile.read.iter().any(opens) {
@@ -105,20 +100,20 @@ impl Binding {
         consented: bool,
     ) -> Option<CallSandbox> {
         let BoundSandbox { profile, reading, gate } = self.sandbox.as_ref()?;
+        let line = tool.command_line(arguments);
         let (profile, view) = match tool.sandbox_choice(arguments) {
-            SandboxChoice::Mode => (self.open_asked(profile, arguments, consented), SandboxView::Profile),
+            SandboxChoice::Mode => (self.open_asked(profile, &line, consented), SandboxView::Profile),
             SandboxChoice::ReadOnly => (Arc::clone(reading), SandboxView::Roots),
             SandboxChoice::Unsandboxed(_) => return None,
         };
-        let line = arguments.get("command").and_then(Value::as_str).filter(|_| consented).unwrap_or_default();
+        let line = if consented { &*line } else { "" };
         let consented_hosts = hosts_in(line).chain(remote_hosts_in_command(line)).collect();
         Some(CallSandbox { profile, view, gate: Arc::clone(gate), consented_hosts })
     }
 }
 
-/// Returns the programs of a call's command line, without their folders.
-fn programs_of(arguments: &Map<String, Value>) -> Vec<String> {
-    let line = arguments.get("command").and_then(Value::as_str).unwrap_or_default();
+/// Returns the programs of a command line, without their folders.
+fn programs_of(line: &str) -> Vec<String> {
     let first_word = |text: String| text.split_whitespace().next().map(str::to_owned);
     let programs =
         permissions::read(line).parts.iter().filter_map(|part| first_word(part.to_string())).collect::<Vec<_>>();

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::blocks::{TextRun, WORD, paragraph_xml, parse_runs, table_xml, text_xml};
+use super::image::{PageImage, first_free_drawing};
 use super::numbering::{ListKind, ListMaker};
 use super::styles::ParagraphStyles;
 use crate::document::archive::OfficeArchive;
@@ -54,10 +55,14 @@ pub(super) fn append(archive: &mut OfficeArchive<'_>, part: &str, blocks: &[Text
     let mut styles = ParagraphStyles::read(archive, part)?;
     let mut lists = ListMaker::default();
     let mut added = String::new();
+    let mut next_drawing = first_free_drawing(&decode(archive.require(part)?)?)?;
     for (index, block) in blocks.iter().enumerate() {
         let problem = |text: &str| DocumentError::request(format!("block {}: {text}", index + 1));
-        match (&block.text, &block.table) {
-            (Some(text), None) => {
+        if block.image_file.is_none() && block.width.is_some() {
+            return Err(problem("`width` is for an image"));
+        }
+        match (&block.text, &block.table, &block.image_file) {
+            (Some(text), None, None) => {
                 let style = block.style.unwrap_or_default();
                 let kind = match style {
                     BlockStyle::Bullet => Some(ListKind::Bullet),
@@ -79,7 +84,7 @@ pub(super) fn append(archive: &mut OfficeArchive<'_>, part: &str, blocks: &[Text
                 let id = styles.ensure(archive, part, style)?;
                 added.push_str(&paragraph_xml(&runs, id.as_deref(), list));
             }
-            (None, Some(rows)) => {
+            (None, Some(rows), None) => {
                 if rows.iter().all(Vec::is_empty) {
                     return Err(problem("a `table` has at least one cell"));
                 }
@@ -89,7 +94,20 @@ pub(super) fn append(archive: &mut OfficeArchive<'_>, part: &str, blocks: &[Text
                 lists.end_list();
                 added.push_str(&table_xml(rows));
             }
-            _ => return Err(problem("it has either `text` or `table`")),
+            (caption, None, Some(file)) => {
+                if block.style.is_some() {
+                    return Err(problem("`style` is for text, not for an image"));
+                }
+                lists.end_list();
+                let image = PageImage::of(block).map_err(|error| problem(&format!("`{file}`: {error}")))?;
+                let runs = caption.as_deref().map(parse_runs).unwrap_or_default();
+                added.push_str(&image.insert(archive, part, &runs, &mut next_drawing)?);
+                if !runs.is_empty() {
+                    let id = styles.ensure(archive, part, BlockStyle::Caption)?;
+                    added.push_str(&paragraph_xml(&runs, id.as_deref(), None));
+                }
+            }
+            _ => return Err(problem("it has either `text` or `table`, or an `image_file` with its caption in `text`")),
         }
     }
     let text = decode(archive.require(part)?)?;

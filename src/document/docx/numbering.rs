@@ -128,7 +128,7 @@ fn ensure_part(archive: &mut OfficeArchive<'_>, part: &str) -> Result<(String, S
         "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n<w:numbering xmlns:w=\"{WORD}\"></w:numbering>"
     );
     let content_type = "application/vnd.openxmlformats-officedocument.wordprocessingml.numbering+xml";
-    add_part(archive, part, NewPart { name: &name, content_type, kind: "numbering", contents: text.clone() })?;
+    add_part(archive, part, NewPart { name: &name, content_type, kind: "numbering", contents: text.clone().into() })?;
     Ok((name, text))
 }
 

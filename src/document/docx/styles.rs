@@ -129,7 +129,7 @@ impl ParagraphStyles {
             Some(relation) => relation.target,
             None => {
                 let name = "word/styles.xml";
-                let contents = EMPTY_STYLES.to_owned();
+                let contents = EMPTY_STYLES.into();
                 let content_type = "application/vnd.openxmlformats-officedocument.wordprocessingml.styles+xml";
                 add_part(archive, part, NewPart { name, content_type, kind: "styles", contents })?;
                 name.to_owned()
@@ -178,6 +178,11 @@ fn definition(style: BlockStyle) -> Option<(&'static str, &'static str, &'static
         BlockStyle::Quote => {
             ("Quote", "Quote", "<w:pPr><w:ind w:left=\"720\" w:right=\"720\"/></w:pPr><w:rPr><w:i/></w:rPr>")
         }
+        BlockStyle::Caption => (
+            "caption",
+            "Caption",
+            "<w:pPr><w:spacing w:after=\"200\"/></w:pPr><w:rPr><w:i/><w:sz w:val=\"18\"/></w:rPr>",
+        ),
         BlockStyle::Code => (
             "Source Code",
             "SourceCode",

@@ -45,7 +45,7 @@ pub(in crate::document) fn write(blocks: &[TextBlock]) -> Result<Vec<u8>, Docume
         ),
     );
     let content_type = "application/vnd.openxmlformats-officedocument.wordprocessingml.styles+xml";
-    let styles = NewPart { name: "word/styles.xml", content_type, kind: "styles", contents: EMPTY_STYLES.to_owned() };
+    let styles = NewPart { name: "word/styles.xml", content_type, kind: "styles", contents: EMPTY_STYLES.into() };
     add_part(&mut archive, DOCUMENT, styles)?;
     append(&mut archive, DOCUMENT, blocks)?;
     archive.finish()

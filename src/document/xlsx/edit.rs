@@ -117,8 +117,7 @@ impl StyleSource {
                 None => {
                     let name = "xl/styles.xml";
                     let content_type = format!("{SPREADSHEET}.styles+xml");
-                    let part =
-                        NewPart { name, content_type: &content_type, kind: "styles", contents: STYLES.to_owned() };
+                    let part = NewPart { name, content_type: &content_type, kind: "styles", contents: STYLES.into() };
                     add_part(archive, &workbook.part, part)?;
                     name.to_owned()
                 }
@@ -257,7 +256,7 @@ fn add_sheet(archive: &mut OfficeArchive<'_>, workbook: &WorkbookParts, name: &s
     let part = (1..).map(|number| format!("xl/worksheets/sheet{number}.xml")).find(|part| !archive.contains(part));
     let part = part.ok_or_else(|| DocumentError::too_large("the workbook has too many sheets"))?;
     let content_type = format!("{SPREADSHEET}.worksheet+xml");
-    let new = NewPart { name: &part, content_type: &content_type, kind: "worksheet", contents: EMPTY_SHEET.to_owned() };
+    let new = NewPart { name: &part, content_type: &content_type, kind: "worksheet", contents: EMPTY_SHEET.into() };
     let id = add_part(archive, &workbook.part, new)?;
     let sheet_id = workbook.sheets.iter().map(|sheet| sheet.id).max().unwrap_or(0).saturating_add(1);
     let text = decode(archive.require(&workbook.part)?)?;

@@ -27,8 +27,10 @@ use raster::Rasterizer;
 use record::{ChartList, ChartRecord};
 
 use super::answer::{ToolRefusal, ToolReply};
+use super::computercontroller::DocumentParser;
 use super::{call_context, schema};
 use crate::chart::{ChartKind, ChartOptions};
+use crate::sandbox::SandboxLauncher;
 use crate::tool::{CallContext, SessionStates};
 
 /// MIME type that hosts of MCP Apps display.
@@ -44,6 +46,8 @@ pub struct AutovisualiserService {
     tool_router: Arc<ToolRouter<Self>>,
     drawings: Arc<SessionStates<ChartList>>,
     rasterizer: Arc<Rasterizer>,
+    /// Parses workbooks in its own process.
+    parser: Arc<DocumentParser>,
 }
 
 impl std::fmt::Debug for AutovisualiserService {
@@ -65,9 +69,15 @@ struct DrawRequest {
     kind: ChartKind,
     /// Rows such as [{"month": "Jan", "sales": 3}]; for `mermaid` the text. Or `file`
     data: Option<Value>,
-    /// CSV, JSON or Mermaid file of the workspace
+    /// CSV, JSON, XLSX or Mermaid file of the workspace
     #[schemars(length(min = 1))]
     file: Option<String>,
+    /// XLSX: sheet name, default the first with cells
+    #[schemars(length(min = 1, max = 31))]
+    sheet: Option<String>,
+    /// XLSX: cells with the header row, such as B2:D20
+    #[schemars(length(min = 2, max = 30))]
+    range: Option<String>,
     /// Title above the picture
     #[schemars(length(max = 300))]
     title: Option<String>,
@@ -97,7 +107,15 @@ impl AutovisualiserService {
             tool_router: Arc::new(schema::slim(Self::tool_router())),
             drawings: Arc::default(),
             rasterizer: Arc::default(),
+            parser: Arc::new(DocumentParser::new(None)),
         }
+    }
+
+    /// Starts the parser of workbooks with this launcher. Without one, the service refuses XLSX files.
+    #[must_use]
+    pub(super) fn with_launcher(mut self, launcher: Option<SandboxLauncher>) -> Self {
+        self.parser = Arc::new(DocumentParser::new(launcher));
+        self
     }
 
     #[tool(
@@ -136,8 +154,9 @@ impl AutovisualiserService {
     /// Draws on a blocking thread, because large data takes seconds.
     async fn make(&self, call: &CallContext, request: DrawRequest) -> Result<ChartRecord, ToolRefusal> {
         let (rasterizer, session) = (Arc::clone(&self.rasterizer), Arc::clone(&call.session));
+        let workbook = source::load_workbook(call, &self.parser, &request).await?;
         let work = tokio::task::spawn_blocking(move || {
-            let source = source::load(&session, &request)?;
+            let source = workbook.map_or_else(|| source::load(&session, &request), Ok)?;
             ChartRecord::new(request, source, &rasterizer)
         });
         work.await.unwrap_or_else(|error| Err(ToolRefusal::new(format!("the picture could not be drawn: {error}"))))

@@ -1,4 +1,4 @@
-//! Reads, writes and changes documents: PDF, DOCX, XLSX, PPTX, CSV, ODT and ODS.
+//! Reads, writes and changes documents: PDF, DOCX, XLSX, PPTX, CSV, ODT and ODS. Runs scripts.
 //!
 //! Invariant: this process parses no document. A child process does, without files, network and secrets.
 
@@ -6,6 +6,8 @@ mod cache;
 mod files;
 mod parser;
 mod parser_process;
+mod script;
+mod text_part;
 
 use std::sync::Arc;
 
@@ -25,24 +27,24 @@ use sha2::{Digest as _, Sha256};
 
 use super::answer::{self, ToolRefusal, ToolReply, count, label_untrusted, size};
 use super::developer::paths;
+use super::fetch;
 use super::{call_context, schema};
 use crate::document::{DocumentEdit, DocumentImage, DocumentView, ReadRequest, SheetSpec, TextBlock};
 use crate::sandbox::SandboxLauncher;
-use crate::tool::{Activity, SessionStates};
-use cache::CachedDocument;
+use crate::tool::{Activity, SessionContext, SessionStates};
 pub(crate) use cache::DocumentCache;
-use files::{load, save};
-use parser::DocumentParser;
+use cache::{CacheEntry, CachedDocument, DOCUMENT, PAGE};
+use files::{image_names, load, load_images, save};
+pub(super) use parser::DocumentParser;
 pub use parser_process::{DOCUMENT_PARSER_ARGUMENT, run_document_parser};
-use parser_process::{ParserJob, ParserReply};
+pub(super) use parser_process::{ParserJob, ParserReply};
+pub(super) use script::ScriptRunner;
+use script::{RunScript, script_meta};
+use text_part::{MAX_LINES, TextPart};
 
-/// Limits of one answer.
-const MAX_LINES: usize = 2_000;
-const MAX_BYTES: usize = 50_000;
 /// The largest image for a model, and how many one answer has.
 const MAX_IMAGE: usize = 3_750_000;
 const MAX_IMAGES: usize = 8;
-const RESOURCE: &str = "document://";
 
 /// The `computercontroller` service. Clones share the parser.
 #[derive(Clone)]
@@ -50,6 +52,9 @@ pub struct ComputerControllerService {
     tool_router: Arc<ToolRouter<Self>>,
     parser: Arc<DocumentParser>,
     caches: Arc<SessionStates<DocumentCache>>,
+    /// The pages that sessions have fetched.
+    pages: Arc<SessionStates<fetch::Cache>>,
+    scripts: Arc<ScriptRunner>,
 }
 
 impl std::fmt::Debug for ComputerControllerService {
@@ -86,7 +91,7 @@ struct WriteDocument {
     /// New .docx or .xlsx file
     #[schemars(length(min = 1))]
     path: String,
-    /// DOCX: paragraphs and tables
+    /// DOCX: paragraphs, tables and images
     #[schemars(length(max = 10000))]
     blocks: Option<Vec<TextBlock>>,
     /// XLSX: sheets in order
@@ -111,7 +116,7 @@ struct UpdateDocument {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ReadCache {
-    /// From list_cache or read_document
+    /// From list_cache or read_document, such as d1
     #[schemars(length(min = 1))]
     id: String,
     /// First line
@@ -125,7 +130,7 @@ struct ReadCache {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ClearCache {
-    /// Only this document
+    /// Only this entry
     #[schemars(length(max = 20))]
     id: Option<String>,
 }
@@ -138,7 +143,33 @@ impl ComputerControllerService {
             tool_router: Arc::new(schema::slim(Self::tool_router())),
             parser: Arc::new(DocumentParser::new(sandbox)),
             caches: Arc::default(),
+            pages: Arc::default(),
+            scripts: Arc::new(ScriptRunner::default()),
         }
+    }
+
+    /// Also shows the pages that sessions have fetched.
+    #[must_use]
+    pub(super) fn with_pages(mut self, pages: Arc<SessionStates<fetch::Cache>>) -> Self {
+        self.pages = pages;
+        self
+    }
+
+    /// Returns the documents and pages that a session has read, oldest first.
+    fn list_cached(&self, session: &SessionContext) -> Vec<CacheEntry> {
+        let documents = self.caches.of(session).entries().into_iter().map(CacheEntry::Document);
+        documents.chain(self.pages.of(session).entries().into_iter().map(CacheEntry::Page)).collect()
+    }
+
+    fn find_cached(&self, session: &SessionContext, id: &str) -> Option<CacheEntry> {
+        self.list_cached(session).into_iter().find(|entry| entry.id() == id)
+    }
+
+    /// Runs scripts with this runner. Its environment and sandbox are those of `shell`.
+    #[must_use]
+    pub(super) fn with_scripts(mut self, scripts: ScriptRunner) -> Self {
+        self.scripts = Arc::new(scripts);
+        self
     }
 
     /// Shares the state of the sessions with other instances, so that it outlives this one.
@@ -184,7 +215,7 @@ impl ComputerControllerService {
     }
 
     #[tool(
-        description = "Make a new DOCX from paragraphs and tables, or XLSX from sheets with formulas and styles",
+        description = "Make a new DOCX from paragraphs, tables and images, or XLSX from sheets with formulas and styles",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false)
     )]
     async fn write_document(
@@ -204,8 +235,10 @@ impl ComputerControllerService {
             Ok(_) => Some(load(call, &request.path).await?),
             Err(_) => None,
         };
-        let job = ParserJob::Write { name: shown.clone(), blocks: request.blocks, sheets: request.sheets };
-        let ParserReply::File { bytes, .. } = self.parser.run(call, &job, Vec::new()).await? else {
+        let images = load_images(call, image_names(request.blocks.iter().flatten())).await?;
+        let (blocks, sheets) = (request.blocks, request.sheets);
+        let job = ParserJob::Write { name: shown.clone(), blocks, sheets, images: images.sizes };
+        let ParserReply::File { bytes, .. } = self.parser.run(call, &job, images.bytes).await? else {
             return Err(wrong_reply());
         };
         let written = size(bytes.len() as u64);
@@ -214,7 +247,7 @@ impl ComputerControllerService {
     }
 
     #[tool(
-        description = "Change a DOCX (append, replace text) or XLSX (cells, ranges, new sheets); the rest stays as it is",
+        description = "Change a DOCX (append text, tables, images; replace text) or XLSX (cells, ranges, new sheets); the rest stays as it is",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = false)
     )]
     async fn update_document(
@@ -224,8 +257,12 @@ impl ComputerControllerService {
     ) -> ToolReply {
         let call = call_context(&context)?;
         let file = load(call, &request.path).await?;
-        let job = ParserJob::Update { name: file.shown.clone(), edits: request.edits };
-        let ParserReply::File { bytes, lines } = self.parser.run(call, &job, file.bytes.clone()).await? else {
+        let names = image_names(request.edits.iter().filter_map(|edit| edit.append.as_ref()).flatten());
+        let images = load_images(call, names).await?;
+        let mut bytes = images.bytes;
+        bytes.extend(&file.bytes);
+        let job = ParserJob::Update { name: file.shown.clone(), edits: request.edits, images: images.sizes };
+        let ParserReply::File { bytes, lines } = self.parser.run(call, &job, bytes).await? else {
             return Err(wrong_reply());
         };
         let (path, shown) = (file.path.clone(), file.shown.clone());
@@ -235,23 +272,36 @@ impl ComputerControllerService {
     }
 
     #[tool(
-        description = "List the documents that this session has read",
+        description = "Run a script in the working directory; no stdin",
+        meta = script_meta(),
+        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true)
+    )]
+    async fn run_script(
+        &self,
+        Parameters(request): Parameters<RunScript>,
+        context: RequestContext<RoleServer>,
+    ) -> ToolReply {
+        self.scripts.run(call_context(&context)?, &request).await
+    }
+
+    #[tool(
+        description = "List the documents and web pages that this session has read",
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
     async fn list_cache(&self, context: RequestContext<RoleServer>) -> ToolReply {
-        let entries = self.caches.of(&call_context(&context)?.session).entries();
+        let entries = self.list_cached(&call_context(&context)?.session);
         if entries.is_empty() {
             return Ok(answer::text("the cache is empty"));
         }
-        let line = |entry: &Arc<CachedDocument>| {
-            let lines = count(entry.content.text.lines().count(), "line");
-            format!("{}  {} ({lines}, {})", entry.id, entry.title, size(entry.content.text.len() as u64))
+        let line = |entry: &CacheEntry| {
+            let lines = count(entry.text().lines().count(), "line");
+            format!("{}  {} ({lines}, {})", entry.id(), entry.title(), size(entry.text().len() as u64))
         };
         Ok(answer::text(entries.iter().map(line).collect::<Vec<_>>().join("\n")))
     }
 
     #[tool(
-        description = "Read more of a document that was read before",
+        description = "Read more of a document or web page that was read before",
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
     async fn read_cache(
@@ -259,19 +309,19 @@ impl ComputerControllerService {
         Parameters(request): Parameters<ReadCache>,
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
-        let cache = self.caches.of(&call_context(&context)?.session);
-        let document = cache.get(&request.id).ok_or_else(|| no_document(&request.id))?;
+        let entry = self.find_cached(&call_context(&context)?.session, &request.id);
+        let entry = entry.ok_or_else(|| not_cached(&request.id))?;
         let first = request.line.unwrap_or(1).max(1);
-        let total = document.content.text.lines().count();
+        let total = entry.text().lines().count();
         if first > total {
             return Err(ToolRefusal::new(format!("`{}` has {}", request.id, count(total, "line"))));
         }
-        let part = TextPart::of(&document.content.text, first, request.limit.unwrap_or(MAX_LINES).clamp(1, MAX_LINES));
-        Ok(answer::text(label_untrusted(&part.label(&document), part.text)))
+        let part = TextPart::of(entry.text(), first, request.limit.unwrap_or(MAX_LINES).clamp(1, MAX_LINES));
+        Ok(answer::text(label_untrusted(&part.label(entry.id(), entry.title()), part.text)))
     }
 
     #[tool(
-        description = "Forget the documents that this session has read",
+        description = "Forget the documents and web pages that this session has read",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
     async fn clear_cache(
@@ -279,11 +329,12 @@ impl ComputerControllerService {
         Parameters(request): Parameters<ClearCache>,
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
-        let cache = self.caches.of(&call_context(&context)?.session);
-        let removed = cache.clear(request.id.as_deref());
+        let session = &call_context(&context)?.session;
+        let id = request.id.as_deref();
+        let removed = self.caches.of(session).clear(id) + self.pages.of(session).clear(id);
         match (&request.id, removed) {
-            (Some(id), 0) => Err(no_document(id)),
-            _ => Ok(answer::text(format!("removed {}", count(removed, "document")))),
+            (Some(id), 0) => Err(not_cached(id)),
+            _ => Ok(answer::text(format!("removed {}", count(removed, "text")))),
         }
     }
 }
@@ -302,12 +353,9 @@ impl ServerHandler for ComputerControllerService {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let entries = match call_context(&context) {
-            Ok(call) => self.caches.of(&call.session).entries(),
-            Err(_) => Vec::new(),
-        };
-        let resource = |entry: &Arc<CachedDocument>| {
-            let mut resource = Resource::new(format!("{RESOURCE}{}", entry.id), entry.title.clone());
+        let entries = call_context(&context).map(|call| self.list_cached(&call.session)).unwrap_or_default();
+        let resource = |entry: &CacheEntry| {
+            let mut resource = Resource::new(entry.uri(), entry.title());
             resource.mime_type = Some("text/markdown".to_owned());
             resource
         };
@@ -319,10 +367,16 @@ impl ServerHandler for ComputerControllerService {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let mut document = ResourceTemplate::new(format!("{RESOURCE}{{id}}"), "document");
-        document.description = Some("The text of a document that the session has read".to_owned());
-        document.mime_type = Some("text/markdown".to_owned());
-        Ok(ListResourceTemplatesResult::with_all_items(vec![document]))
+        let template = |scheme: &str, name: &str, description: &str| {
+            let mut template = ResourceTemplate::new(format!("{scheme}{{id}}"), name);
+            template.description = Some(description.to_owned());
+            template.mime_type = Some("text/markdown".to_owned());
+            template
+        };
+        Ok(ListResourceTemplatesResult::with_all_items(vec![
+            template(DOCUMENT, "document", "The text of a document that the session has read"),
+            template(PAGE, "page", "The text of a web page that the session has fetched"),
+        ]))
     }
 
     async fn read_resource(
@@ -332,11 +386,11 @@ impl ServerHandler for ComputerControllerService {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let unknown = || ErrorData::invalid_params(format!("there is no resource `{}`", request.uri), None);
         let call = call_context(&context).map_err(|refusal| ErrorData::internal_error(refusal.0, None))?;
-        let id = request.uri.strip_prefix(RESOURCE).ok_or_else(unknown)?;
-        let document = self.caches.of(&call.session).get(id).ok_or_else(unknown)?;
+        let cached = self.list_cached(&call.session);
+        let entry = cached.iter().find(|entry| entry.uri() == request.uri).ok_or_else(unknown)?;
         let contents = ResourceContents::TextResourceContents {
             mime_type: Some("text/markdown".to_owned()),
-            text: document.content.text.clone(),
+            text: entry.text().to_owned(),
             meta: None,
             uri: request.uri,
         };
@@ -373,8 +427,8 @@ fn title(shown: &str, request: &ReadRequest) -> String {
     title
 }
 
-fn no_document(id: &str) -> ToolRefusal {
-    ToolRefusal::new(format!("the cache has no document `{}`; see `list_cache`", paths::printable(id)))
+fn not_cached(id: &str) -> ToolRefusal {
+    ToolRefusal::new(format!("the cache has no `{}`; see `list_cache`", paths::printable(id)))
 }
 
 fn wrong_reply() -> ToolRefusal {
@@ -384,7 +438,7 @@ fn wrong_reply() -> ToolRefusal {
 /// Returns the first part of a document, and its images.
 fn show_document(document: &CachedDocument) -> rmcp::model::CallToolResult {
     let part = TextPart::of(&document.content.text, 1, MAX_LINES);
-    let mut result = answer::text(label_untrusted(&part.label(document), part.text));
+    let mut result = answer::text(label_untrusted(&part.label(&document.id, &document.title), part.text));
     let mut left_out = 0;
     for image in &document.content.images {
         if image.bytes.len() > MAX_IMAGE || result.content.len() > MAX_IMAGES {
@@ -403,53 +457,6 @@ fn show_document(document: &CachedDocument) -> rmcp::model::CallToolResult {
 fn image_block(image: &DocumentImage) -> ContentBlock {
     let data = base64::engine::general_purpose::STANDARD.encode(&image.bytes);
     ContentBlock::image(data, image.mime.clone())
-}
-
-/// Some lines of a text, within the limits of an answer.
-struct TextPart<'a> {
-    text: &'a str,
-    first: usize,
-    last: usize,
-    total: usize,
-}
-
-impl<'a> TextPart<'a> {
-    fn of(text: &'a str, first: usize, limit: usize) -> Self {
-        let total = text.lines().count();
-        let mut start = text.len();
-        let (mut at, mut end, mut last) = (0, 0, first.saturating_sub(1));
-        for (index, line) in text.split_inclusive('\n').enumerate() {
-            let number = index + 1;
-            if number == first {
-                (start, end) = (at, at);
-            }
-            at += line.len();
-            if number < first {
-                continue;
-            }
-            let is_full = number >= first + limit || at - start > MAX_BYTES && number > first;
-            if is_full {
-                break;
-            }
-            (end, last) = (at, number);
-        }
-        // One line can be longer than the limit.
-        let part = text.get(start..end.max(start)).unwrap_or_default();
-        Self { text: answer::truncate(part, MAX_BYTES * 2), first, last, total }
-    }
-
-    fn label(&self, document: &CachedDocument) -> String {
-        let CachedDocument { id, title, .. } = document;
-        if self.first == 1 && self.last == self.total {
-            return format!("{title} [{id}]");
-        }
-        let more = if self.last < self.total {
-            format!("; continue with `read_cache` and `line: {}`", self.last + 1)
-        } else {
-            String::new()
-        };
-        format!("{title} [{id}], lines {}-{} of {}{more}", self.first, self.last, self.total)
-    }
 }
 
 #[cfg(test)]

@@ -59,9 +59,10 @@ use crate::tool::{CallContext, SessionStates};
 
 use super::answer::{ToolRefusal, ToolReply};
 use super::schema;
+pub(super) use command_report::MAX_TIMEOUT;
 pub use preview::preview;
-use session_state::DeveloperState;
-use shell::Shell;
+pub(super) use session_state::DeveloperState;
+pub(super) use shell::{DEFAULT_TIMEOUT, ProgramLine, Shell, check_folder, run_program};
 
 /// Settings and ports from the host.
 #[derive(Debug, Default)]

@@ -256,30 +256,78 @@ struct FetchedPage {
 /// The pages of a session, so that each URL is fetched once per format.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
+    state: Mutex<PageList>,
+}
+
+#[derive(Debug, Default)]
+struct PageList {
     /// Oldest first.
-    pages: Mutex<VecDeque<(Url, PageFormat, Arc<FetchedPage>)>>,
+    pages: VecDeque<CachedPage>,
+    last_id: usize,
+}
+
+/// A page that a session keeps.
+#[derive(Debug, Clone)]
+pub(super) struct CachedPage {
+    pub(super) id: String,
+    url: Url,
+    form: PageFormat,
+    page: Arc<FetchedPage>,
+}
+
+impl CachedPage {
+    /// Returns the address from which the page came.
+    pub(super) fn title(&self) -> &str {
+        &self.page.url
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.page.text
+    }
 }
 
 impl Cache {
-    fn pages(&self) -> MutexGuard<'_, VecDeque<(Url, PageFormat, Arc<FetchedPage>)>> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, PageList> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn get(&self, url: &Url, form: PageFormat) -> Option<Arc<FetchedPage>> {
-        let pages = self.pages();
-        pages.iter().find(|(known, as_form, _)| known == url && *as_form == form).map(|(.., page)| Arc::clone(page))
+        let state = self.state();
+        let found = state.pages.iter().find(|known| known.url == *url && known.form == form);
+        found.map(|known| Arc::clone(&known.page))
     }
 
     fn put(&self, url: Url, form: PageFormat, page: Arc<FetchedPage>) {
-        let mut pages = self.pages();
-        pages.retain(|(known, as_form, _)| *known != url || *as_form != form);
-        pages.push_back((url, form, page));
-        let bytes = |pages: &VecDeque<(Url, PageFormat, Arc<FetchedPage>)>| {
-            pages.iter().map(|(.., page)| page.text.len()).sum::<usize>()
-        };
-        while pages.len() > MAX_CACHED || bytes(&pages) > MAX_CACHED_BYTES {
-            pages.pop_front();
+        let mut state = self.state();
+        state.last_id += 1;
+        let id = format!("p{}", state.last_id);
+        state.pages.retain(|known| known.url != url || known.form != form);
+        state.pages.push_back(CachedPage { id, url, form, page });
+        let bytes = |pages: &VecDeque<CachedPage>| pages.iter().map(|known| known.page.text.len()).sum::<usize>();
+        while state.pages.len() > MAX_CACHED || bytes(&state.pages) > MAX_CACHED_BYTES {
+            state.pages.pop_front();
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn put_text(&self, url: &str, text: &str) {
+        let (form, address) = (PageFormat::default(), url.to_owned());
+        let page =
+            FetchedPage { url: address, status: 200, kind: "text/html".into(), text: text.into(), cut: false, form };
+        self.put(Url::parse(url).expect("a URL"), form, Arc::new(page));
+    }
+
+    /// Returns the pages, oldest first.
+    pub(super) fn entries(&self) -> Vec<CachedPage> {
+        self.state().pages.iter().cloned().collect()
+    }
+
+    /// Removes one page, or all. Returns how many. A page that was removed is fetched again.
+    pub(super) fn clear(&self, id: Option<&str>) -> usize {
+        let mut state = self.state();
+        let before = state.pages.len();
+        state.pages.retain(|known| id.is_some_and(|id| known.id != id));
+        before - state.pages.len()
     }
 }
 

@@ -5,11 +5,18 @@ use std::collections::BTreeMap;
 use crate::support::{files_below, read, repository};
 
 /// Texts that start a program.
-const STARTS: [&str; 6] =
-    ["Command::new(", "ProcessGroup::spawn", "HelperProcess::spawn(", ".exec()", ".run(command)", "editor.run("];
+const STARTS: [&str; 7] = [
+    "Command::new(",
+    "ProcessGroup::spawn",
+    "HelperProcess::spawn(",
+    ".exec()",
+    ".run(command)",
+    "editor.run(",
+    "run_program(",
+];
 
 /// The files with such a text, and the reason.
-const PLACES: [(&str, &str); 15] = [
+const PLACES: [(&str, &str); 16] = [
     ("src/process.rs", "starts every child; a launcher in `Launch` puts it into a sandbox"),
     ("src/process/helper.rs", "starts Skein's own program"),
     ("src/process/reaper.rs", "starts Skein's own program, which only ends processes"),
@@ -22,6 +29,10 @@ const PLACES: [(&str, &str); 15] = [
     ("src/services/builtin/developer/shell.rs", "commands with `unsandboxed` or `--sandbox off`"),
     ("src/services/builtin/developer/terminal.rs", "terminals of the editor; the command enters the sandbox"),
     ("src/services/builtin/computercontroller/parser.rs", "parses documents with Skein's own program, inside"),
+    (
+        "src/services/builtin/computercontroller/script.rs",
+        "scripts, and the shell that keeps one; as commands of `shell`",
+    ),
     ("src/services/builtin/developer/fake_editor.rs", "a test"),
     ("src/external/client_methods.rs", "terminals that an external agent asks for, if the agent has no sandbox"),
     ("src/external/local.rs", "terminals that an external agent asks for, in the profile of the agent"),

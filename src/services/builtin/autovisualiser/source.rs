@@ -2,14 +2,17 @@
 
 use std::io::{self, Read as _};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::DrawRequest;
 use crate::chart::{ChartData, ChartError, ChartKind, DataTable};
+use crate::document::TableRequest;
 use crate::services::builtin::answer::{ToolRefusal, size};
+use crate::services::builtin::computercontroller::{DocumentParser, ParserJob, ParserReply};
 use crate::services::builtin::developer::paths;
-use crate::tool::SessionContext;
+use crate::tool::{CallContext, SessionContext};
 
 const MAX_FILE: u64 = 32 * 1024 * 1024;
 /// Bytes of inline data as JSON.
@@ -32,10 +35,46 @@ pub(super) fn load(session: &SessionContext, request: &DrawRequest) -> Result<Da
             let data = ChartData::from_json(request.kind, &parse_text(request.kind, data)).map_err(ToolRefusal::of)?;
             Ok(DataSource { data, file: None })
         }
+        (None, Some(_)) if request.sheet.is_some() || request.range.is_some() => {
+            Err(ToolRefusal::new("`sheet` and `range` are for XLSX files; leave them out"))
+        }
         (None, Some(file)) => load_file(session, request.kind, file),
         (Some(_), Some(_)) => Err(ToolRefusal::new("give either `data` or `file`")),
         (None, None) => Err(ToolRefusal::new("give `data` (rows, or the text of a Mermaid diagram) or `file`")),
     }
+}
+
+/// Loads the data of a workbook, which another process parses. `None` if the request has no such file.
+pub(super) async fn load_workbook(
+    call: &CallContext,
+    parser: &DocumentParser,
+    request: &DrawRequest,
+) -> Result<Option<DataSource>, ToolRefusal> {
+    let (None, Some(name)) = (&request.data, &request.file) else { return Ok(None) };
+    let is_workbook = |ending: &str| matches!(ending.to_lowercase().as_str(), "xlsx" | "xlsm");
+    if request.kind == ChartKind::Mermaid || !name.rsplit_once('.').is_some_and(|(_, ending)| is_workbook(ending)) {
+        return Ok(None);
+    }
+    let place = paths::resolve(&call.session, name)?;
+    let shown = paths::display_path(&call.session, &place);
+    let (session, path) = (Arc::clone(&call.session), place.clone());
+    let bytes = tokio::task::spawn_blocking(move || read(&session, &path))
+        .await
+        .unwrap_or_else(|error| Err(io::Error::other(error)));
+    let bytes = check_size(bytes, &shown)?;
+    let wanted = TableRequest { sheet: request.sheet.clone(), range: request.range.clone() };
+    let job = ParserJob::Table { name: shown.clone(), request: wanted };
+    let rows = match parser.run(call, &job, bytes).await.map_err(|ToolRefusal(reason)| refuse(&shown, reason))? {
+        ParserReply::Table(rows) => rows,
+        _ => return Err(refuse(&shown, "the parser gave an unexpected answer; tell the user")),
+    };
+    let rows = rows.into_iter().map(|row| row.into_iter().map(Value::from).collect::<Value>()).collect();
+    let data = ChartData::from_json(request.kind, &Value::Array(rows)).map_err(|error| refuse(&shown, error))?;
+    Ok(Some(DataSource { data, file: Some(place) }))
+}
+
+fn refuse(shown: &str, problem: impl std::fmt::Display) -> ToolRefusal {
+    ToolRefusal::new(format!("`{shown}`: {problem}"))
 }
 
 /// Some models send JSON as a text. Other text stays what it is, and the error names the form.
@@ -52,7 +91,7 @@ fn load_file(session: &SessionContext, kind: ChartKind, name: &str) -> Result<Da
     let place = paths::resolve(session, name)?;
     let shown = paths::display_path(session, &place);
     let text = read_text(session, &place, &shown)?;
-    let refuse = |error: ChartError| ToolRefusal::new(format!("`{shown}`: {error}"));
+    let refuse = |error: ChartError| refuse(&shown, error);
     let extension = place.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_lowercase();
     let data = match (kind, extension.as_str()) {
         (ChartKind::Mermaid, _) => ChartData::Text(text),
@@ -73,7 +112,7 @@ fn load_file(session: &SessionContext, kind: ChartKind, name: &str) -> Result<Da
         }
         _ => {
             return Err(ToolRefusal::new(format!(
-                "`{shown}` is no CSV or JSON file; save its data as CSV, or give the rows as `data`"
+                "`{shown}` is no CSV, JSON or XLSX file; save its data as CSV, or give the rows as `data`"
             )));
         }
     };
@@ -82,18 +121,24 @@ fn load_file(session: &SessionContext, kind: ChartKind, name: &str) -> Result<Da
 
 /// Reads a text file. Bytes that are not UTF-8 are read as Windows-1252, which older spreadsheets write.
 fn read_text(session: &SessionContext, place: &std::path::Path, shown: &str) -> Result<String, ToolRefusal> {
-    let bytes = read(session, place).map_err(|error| match error.kind() {
+    let bytes = check_size(read(session, place), shown)?;
+    if bytes.contains(&0) {
+        return Err(ToolRefusal::new(format!("`{shown}` is binary; save its data as CSV or JSON")));
+    }
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| encoding_rs::WINDOWS_1252.decode(error.as_bytes()).0.into_owned()))
+}
+
+/// Fails if a file could not be read or is too large.
+fn check_size(bytes: io::Result<Vec<u8>>, shown: &str) -> Result<Vec<u8>, ToolRefusal> {
+    let bytes = bytes.map_err(|error| match error.kind() {
         io::ErrorKind::IsADirectory => ToolRefusal::new(format!("`{shown}` is a folder; give a file")),
         _ => ToolRefusal::io("read", shown, &error),
     })?;
     if bytes.len() as u64 > MAX_FILE {
         return Err(ToolRefusal::new(format!("`{shown}` is larger than {}; aggregate its data first", size(MAX_FILE))));
     }
-    if bytes.contains(&0) {
-        return Err(ToolRefusal::new(format!("`{shown}` is binary; save its data as CSV or JSON")));
-    }
-    Ok(String::from_utf8(bytes)
-        .unwrap_or_else(|error| encoding_rs::WINDOWS_1252.decode(error.as_bytes()).0.into_owned()))
+    Ok(bytes)
 }
 
 /// Reads at most one byte more than the limit.

@@ -94,6 +94,8 @@ fn prepare(service: &AutovisualiserService, call: &CallContext, name: &str) -> R
             kind: ChartKind::Mermaid,
             data: None,
             file: Some(name.to_owned()),
+            sheet: None,
+            range: None,
             title: None,
             options: None,
         })),

@@ -1,8 +1,14 @@
-//! Keeps the texts of documents that a session has read, so that long ones can be read in parts.
+//! Keeps the texts of documents that a session has read, so that long ones can be read in parts. Shows them together
+//! with the pages that the session has fetched.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::document::DocumentContent;
+use crate::services::builtin::fetch::CachedPage;
+
+/// The schemes of the resources.
+pub(super) const DOCUMENT: &str = "document://";
+pub(super) const PAGE: &str = "page://";
 
 /// Limits of what a session keeps: documents and total bytes. The oldest go first.
 const MAX_ENTRIES: usize = 32;
@@ -39,6 +45,42 @@ impl CachedDocument {
     }
 }
 
+/// A text that a session has read.
+pub(super) enum CacheEntry {
+    Document(Arc<CachedDocument>),
+    Page(CachedPage),
+}
+
+impl CacheEntry {
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Document(document) => &document.id,
+            Self::Page(page) => &page.id,
+        }
+    }
+
+    pub(super) fn title(&self) -> &str {
+        match self {
+            Self::Document(document) => &document.title,
+            Self::Page(page) => page.title(),
+        }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Document(document) => &document.content.text,
+            Self::Page(page) => page.text(),
+        }
+    }
+
+    pub(super) fn uri(&self) -> String {
+        match self {
+            Self::Document(document) => format!("{DOCUMENT}{}", document.id),
+            Self::Page(page) => format!("{PAGE}{}", page.id),
+        }
+    }
+}
+
 impl DocumentCache {
     fn state(&self) -> MutexGuard<'_, CacheState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -46,10 +88,6 @@ impl DocumentCache {
 
     pub(super) fn find(&self, key: &[u8; 32]) -> Option<Arc<CachedDocument>> {
         self.state().entries.iter().find(|entry| entry.key == *key).cloned()
-    }
-
-    pub(super) fn get(&self, id: &str) -> Option<Arc<CachedDocument>> {
-        self.state().entries.iter().find(|entry| entry.id == id).cloned()
     }
 
     pub(super) fn entries(&self) -> Vec<Arc<CachedDocument>> {
@@ -93,7 +131,8 @@ mod tests {
         assert_eq!(put(&cache, 1, 20 << 20), "d1");
         assert_eq!(put(&cache, 2, 20 << 20), "d2");
         assert!(cache.find(&[1; 32]).is_none());
-        assert_eq!(cache.get("d2").map(|entry| entry.content.text.len()), Some(20 << 20));
+        let sizes: Vec<_> = cache.entries().iter().map(|entry| (entry.id.clone(), entry.size())).collect();
+        assert_eq!(sizes, [("d2".to_owned(), 20 << 20)]);
         put(&cache, 3, 40 << 20);
         assert_eq!(cache.entries().len(), 1, "the newest stays, also if it is large");
     }

@@ -23,17 +23,17 @@ const TIMEOUT: Duration = Duration::from_secs(MAX_SECONDS + 15);
 
 /// Starts one process per job.
 #[derive(Debug)]
-pub(super) struct DocumentParser {
+pub(in crate::services::builtin) struct DocumentParser {
     launcher: Option<SandboxLauncher>,
 }
 
 impl DocumentParser {
-    pub(super) fn new(launcher: Option<SandboxLauncher>) -> Self {
+    pub(in crate::services::builtin) fn new(launcher: Option<SandboxLauncher>) -> Self {
         Self { launcher }
     }
 
     /// Runs a job on the bytes of a file. The error of a file that cannot be read is worded for the model.
-    pub(super) async fn run(
+    pub(in crate::services::builtin) async fn run(
         &self,
         call: &CallContext,
         job: &ParserJob,
@@ -56,7 +56,7 @@ impl DocumentParser {
             Ok(ParserReply::Panicked) => Err(ToolRefusal::new(
                 "the parser failed on this file, which is a fault of Skein; read it another way, and tell the user",
             )),
-            Ok(reply @ (ParserReply::Content(_) | ParserReply::File { .. })) => Ok(reply),
+            Ok(reply @ (ParserReply::Content(_) | ParserReply::Table(_) | ParserReply::File { .. })) => Ok(reply),
             Err(error) => {
                 tracing::info!(%error, status, "the parser of documents gave no answer");
                 Err(ToolRefusal::new(format!(

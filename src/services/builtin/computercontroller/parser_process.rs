@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::document::{
-    DocumentContent, DocumentEdit, DocumentError, DocumentImage, ReadRequest, SheetSpec, TextBlock, read_document,
-    update_document, write_document,
+    DocumentContent, DocumentEdit, DocumentError, DocumentImage, ReadRequest, SheetSpec, TableRequest, TextBlock,
+    read_document, read_table, update_document, write_document,
 };
 
 /// The argument with which `skein` runs as the parser.
@@ -24,16 +24,35 @@ const MAX_MESSAGE: u32 = 64 << 20;
 /// What the parser shall do. The bytes of the file follow.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum ParserJob {
-    Read { name: String, request: ReadRequest },
-    Write { name: String, blocks: Option<Vec<TextBlock>>, sheets: Option<Vec<SheetSpec>> },
-    Update { name: String, edits: Vec<DocumentEdit> },
+pub(in crate::services::builtin) enum ParserJob {
+    Read {
+        name: String,
+        request: ReadRequest,
+    },
+    /// Reads one table of a workbook.
+    Table {
+        name: String,
+        request: TableRequest,
+    },
+    /// The bytes of the images precede those of the file, in the order of the blocks.
+    Write {
+        name: String,
+        blocks: Option<Vec<TextBlock>>,
+        sheets: Option<Vec<SheetSpec>>,
+        images: Vec<usize>,
+    },
+    Update {
+        name: String,
+        edits: Vec<DocumentEdit>,
+        images: Vec<usize>,
+    },
 }
 
 /// What the parser did.
 #[derive(Debug)]
-pub(super) enum ParserReply {
+pub(in crate::services::builtin) enum ParserReply {
     Content(DocumentContent),
+    Table(Vec<Vec<String>>),
     File {
         bytes: Vec<u8>,
         lines: Vec<String>,
@@ -48,6 +67,7 @@ pub(super) enum ParserReply {
 #[serde(rename_all = "snake_case")]
 enum ReplyHead {
     Content { text: String, images: Vec<ImageHead> },
+    Table { rows: Vec<Vec<String>> },
     File { size: usize, lines: Vec<String> },
     Refused { error: DocumentError },
     Panicked,
@@ -80,16 +100,24 @@ impl ParserJob {
                 Ok(content) => ParserReply::Content(content),
                 Err(error) => ParserReply::Refused(error),
             },
-            ParserJob::Write { name, blocks, sheets } => {
+            ParserJob::Table { name, request } => match read_table(bytes, &name, &request) {
+                Ok(rows) => ParserReply::Table(rows),
+                Err(error) => ParserReply::Refused(error),
+            },
+            ParserJob::Write { name, mut blocks, sheets, images } => {
+                attach_images(blocks.iter_mut().flatten(), &images, bytes);
                 match write_document(&name, blocks.as_deref(), sheets.as_deref()) {
                     Ok(bytes) => ParserReply::File { bytes, lines: Vec::new() },
                     Err(error) => ParserReply::Refused(error),
                 }
             }
-            ParserJob::Update { name, edits } => match update_document(bytes, &name, &edits) {
-                Ok((bytes, lines)) => ParserReply::File { bytes, lines },
-                Err(error) => ParserReply::Refused(error),
-            },
+            ParserJob::Update { name, mut edits, images } => {
+                let bytes = attach_images(blocks_of(&mut edits), &images, bytes);
+                match update_document(bytes, &name, &edits) {
+                    Ok((bytes, lines)) => ParserReply::File { bytes, lines },
+                    Err(error) => ParserReply::Refused(error),
+                }
+            }
         }
     }
 
@@ -99,6 +127,27 @@ impl ParserJob {
         write_message(&mut message, self)?;
         Ok(message)
     }
+}
+
+/// Returns the blocks that edits add.
+fn blocks_of(edits: &mut [DocumentEdit]) -> impl Iterator<Item = &mut TextBlock> {
+    edits.iter_mut().filter_map(|edit| edit.append.as_mut()).flatten()
+}
+
+/// Gives each block with an image its bytes. Returns the bytes behind the images. A block without bytes is an error of
+/// the document.
+fn attach_images<'a, 'b>(
+    blocks: impl Iterator<Item = &'a mut TextBlock>,
+    sizes: &[usize],
+    mut bytes: &'b [u8],
+) -> &'b [u8] {
+    for (block, size) in blocks.filter(|block| block.image_file.is_some()).zip(sizes) {
+        if let Some((image, rest)) = bytes.split_at_checked(*size) {
+            block.image_bytes = Some(image.to_vec());
+            bytes = rest;
+        }
+    }
+    bytes
 }
 
 impl ParserReply {
@@ -118,6 +167,7 @@ impl ParserReply {
                     .collect();
                 ParserReply::Content(DocumentContent { text, images: images? })
             }
+            ReplyHead::Table { rows } => ParserReply::Table(rows),
             ReplyHead::File { size, lines } => ParserReply::File { bytes: take(size)?, lines },
             ReplyHead::Refused { error } => ParserReply::Refused(error),
             ReplyHead::Panicked => ParserReply::Panicked,
@@ -136,6 +186,7 @@ fn write_reply(output: &mut impl Write, reply: ParserReply) -> io::Result<()> {
             write_message(output, &ReplyHead::Content { text, images: heads })?;
             images.iter().try_for_each(|image| output.write_all(&image.bytes))
         }
+        ParserReply::Table(rows) => write_message(output, &ReplyHead::Table { rows }),
         ParserReply::File { bytes, lines } => {
             write_message(output, &ReplyHead::File { size: bytes.len(), lines })?;
             output.write_all(&bytes)
@@ -183,10 +234,25 @@ mod tests {
         let content = DocumentContent { text: "text".into(), images: vec![image.clone(), image] };
         let ParserReply::Content(again) = round_trip(ParserReply::Content(content.clone())) else { panic!("content") };
         assert_eq!(again, content);
+        let rows = vec![vec!["a".to_owned(), String::new()]];
+        assert!(matches!(round_trip(ParserReply::Table(rows.clone())), ParserReply::Table(again) if again == rows));
         let file = ParserReply::File { bytes: vec![0; 5], lines: vec!["one".into()] };
         assert!(matches!(round_trip(file), ParserReply::File { bytes, .. } if bytes == [0; 5]));
         let refused = round_trip(ParserReply::Refused(DocumentError::Encrypted));
         assert!(matches!(refused, ParserReply::Refused(DocumentError::Encrypted)));
+    }
+
+    #[test]
+    fn images_reach_their_blocks_and_the_file_follows() {
+        let block = |file: Option<&str>| TextBlock { image_file: file.map(Into::into), ..TextBlock::default() };
+        let mut edits = vec![
+            DocumentEdit { append: Some(vec![block(Some("a")), block(None)]), ..DocumentEdit::default() },
+            DocumentEdit::default(),
+            DocumentEdit { append: Some(vec![block(Some("b"))]), ..DocumentEdit::default() },
+        ];
+        assert_eq!(attach_images(blocks_of(&mut edits), &[2, 3], b"aabbbfile"), b"file");
+        let images: Vec<_> = blocks_of(&mut edits).map(|block| block.image_bytes.clone()).collect();
+        assert_eq!(images, [Some(b"aa".to_vec()), None, Some(b"bbb".to_vec())]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::process::MAX_FILE_BYTES;
 use crate::services::builtin::answer::{error_with_data, with_data};
 
 /// Seconds that a command may run in the foreground.
-pub(super) const MAX_TIMEOUT: u64 = 600;
+pub(in crate::services::builtin) const MAX_TIMEOUT: u64 = 600;
 /// The signal that ends a program when a file that it writes exceeds the size limit.
 const SIGXFSZ: i32 = rustix::process::Signal::XFSZ.as_raw();
 
@@ -58,10 +58,10 @@ impl CommandReport {
     }
 }
 
-/// `with_what` names what else was ended.
-pub(super) fn timeout_text(limit: Duration, with_what: &str) -> String {
+/// `with_what` names what else was ended, and `for_longer` what to use instead.
+pub(super) fn timeout_text(limit: Duration, with_what: &str, for_longer: &str) -> String {
     format!(
-        "timed out after {} s and was ended{with_what}; give a longer `timeout` (up to {MAX_TIMEOUT}), or use `background: true`",
+        "timed out after {} s and was ended{with_what}; give a longer `timeout` (up to {MAX_TIMEOUT}), or use {for_longer}",
         limit.as_secs()
     )
 }

@@ -28,7 +28,7 @@ pub(in super::super) struct DeveloperState {
 impl DeveloperState {
     /// Returns the state of a session. On first use, reads the files, edits and commands that earlier openings of the
     /// session stored.
-    pub(super) fn of(states: &SessionStates<Self>, session: &SessionContext) -> Arc<Self> {
+    pub(in super::super) fn of(states: &SessionStates<Self>, session: &SessionContext) -> Arc<Self> {
         states.of_or(session, || {
             let stored = session.state_entries(OWNER);
             let entries = stored.take();

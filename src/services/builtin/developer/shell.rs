@@ -32,7 +32,8 @@ use super::terminal::TerminalRequest;
 use super::{DeveloperOptions, background, terminal};
 use crate::services::builtin::answer::{ToolRefusal, ToolReply};
 
-const DEFAULT_TIMEOUT: u64 = 120;
+/// The time of a command without its own limit.
+pub(in crate::services::builtin) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time to wait for output after the shell has exited.
 const LINGER: Duration = Duration::from_millis(300);
 
@@ -60,48 +61,79 @@ impl ShellCommand {
     fn choice(&self) -> CommandChoice {
         if self.read_only { CommandChoice::ReadOnly } else { CommandChoice::OfMode }
     }
+
+    fn program(&self) -> ProgramLine<'_> {
+        ProgramLine {
+            names: ["bash", "sh"],
+            args: vec!["-c".into(), (&self.command).into()],
+            line: &self.command,
+            choice: self.choice(),
+            for_longer: "`background: true`",
+        }
+    }
+}
+
+/// A program with its arguments.
+#[derive(Debug)]
+pub(in crate::services::builtin) struct ProgramLine<'a> {
+    /// The second name counts if the machine has no program of the first.
+    names: [&'a str; 2],
+    args: Vec<OsString>,
+    /// Shown in questions about hosts.
+    line: &'a str,
+    choice: CommandChoice,
+    /// What to use for work that must run longer.
+    for_longer: &'a str,
+}
+
+impl<'a> ProgramLine<'a> {
+    /// Creates a program that runs in the sandbox of its mode.
+    pub(in crate::services::builtin) fn new(names: [&'a str; 2], args: Vec<OsString>, line: &'a str) -> Self {
+        Self { names, args, line, choice: CommandChoice::OfMode, for_longer: "`shell` with `background: true`" }
+    }
 }
 
 /// Settings with which commands are started.
 #[derive(Debug)]
-pub(super) struct Shell {
+pub(in crate::services::builtin) struct Shell {
     reaper: Option<Reaper>,
     environment: BTreeMap<OsString, OsString>,
     sandbox: Option<SandboxLauncher>,
 }
 
 impl Shell {
-    pub(super) fn new(options: DeveloperOptions) -> Self {
+    pub(in crate::services::builtin) fn new(options: DeveloperOptions) -> Self {
         let DeveloperOptions { reaper, mut environment, sandbox } = options;
         environment.extend(SILENCED.map(|(name, value)| (name.into(), value.into())));
         Self { reaper, environment, sandbox }
     }
 
-    /// Starts the command in the sandbox of the call, or in the session's process scope if the call has none.
+    /// Starts the program in the sandbox of the call, or in the session's process scope if the call has none.
     /// Processes that leave the command's process group run until the session ends.
     async fn start(
         &self,
-        request: &ShellCommand,
+        program: &ProgramLine<'_>,
         call: &CallContext,
         state: &DeveloperState,
-    ) -> Result<StartedCommand, ToolRefusal> {
-        let line = &request.command;
-        match self.spawn(self.launch("bash", request, call), line, call, state).await {
-            Err(error) if error.is_not_found() => self.spawn(self.launch("sh", request, call), line, call, state).await,
+    ) -> Result<StartedCommand, SandboxStartError> {
+        let [first, second] = program.names;
+        match self.spawn(self.launch(first, program, call), program.line, call, state).await {
+            Err(error) if error.is_not_found() => {
+                self.spawn(self.launch(second, program, call), program.line, call, state).await
+            }
             result => result,
         }
-        .map_err(|error| ToolRefusal::new(format!("the shell could not be started: {error}")))
     }
 
-    fn launch(&self, program: &str, request: &ShellCommand, call: &CallContext) -> Launch {
+    fn launch(&self, name: &str, program: &ProgramLine<'_>, call: &CallContext) -> Launch {
         let mut env = self.environment.clone();
-        if request.read_only {
+        if program.choice == CommandChoice::ReadOnly {
             // `git status` refreshes the index if it can; here it cannot.
             env.insert("GIT_OPTIONAL_LOCKS".into(), "0".into());
         }
         Launch {
-            program: program.into(),
-            args: vec!["-c".into(), (&request.command).into()],
+            program: name.into(),
+            args: program.args.clone(),
             env,
             cwd: Some(call.session.cwd.clone()),
             stdin: Stdin::Closed,
@@ -160,7 +192,7 @@ impl Shell {
             // Starting the command here reports the error.
             Err(_) => return Ok(None),
             Ok(Some((launcher, sandbox))) => {
-                let launch = self.launch("bash", command, call);
+                let launch = self.launch("bash", &command.program(), call);
                 let request = SandboxedCommand { launch, line, scope: &state.processes };
                 match state.sandboxes.offer_entry(launcher, sandbox, &call.session, request).await {
                     Ok(entry) => Some(entry),
@@ -183,6 +215,11 @@ fn check(command: &str, cwd: &Path) -> Result<(), ToolRefusal> {
     if command.contains('\0') {
         return Err(ToolRefusal::new("a command cannot contain a NUL character"));
     }
+    check_folder(cwd)
+}
+
+/// Fails if the working directory does not exist.
+pub(in crate::services::builtin) fn check_folder(cwd: &Path) -> Result<(), ToolRefusal> {
     if !cwd.is_dir() {
         return Err(ToolRefusal::new(format!(
             "the working directory `{}` does not exist; tell the user",
@@ -214,16 +251,28 @@ pub(super) async fn shell(
         Some(_) | None => {}
     }
     let limit = request.timeout.map(Duration::from_secs);
+    let refuse = |error: SandboxStartError| ToolRefusal::new(format!("the shell could not be started: {error}"));
     if request.background {
         background::check_room(&state.commands)?;
-        let started = shell.start(request, call, state).await?;
+        let started = shell.start(&request.program(), call, state).await.map_err(refuse)?;
         return background::start(call, &state.commands, &request.command, started, request.choice(), limit);
     }
-    let limit = limit.unwrap_or(Duration::from_secs(DEFAULT_TIMEOUT));
+    let limit = limit.unwrap_or(DEFAULT_TIMEOUT);
     if let Some(answer) = shell.run_in_terminal(request, limit, call, state).await? {
         return Ok(answer);
     }
-    let StartedCommand { group, pipes, sandbox } = shell.start(request, call, state).await?;
+    run_program(shell, call, state, &request.program(), limit).await.map_err(refuse)
+}
+
+/// Runs a program to its end, or to the end of its time, and reports its output. Fails if it cannot be started.
+pub(in crate::services::builtin) async fn run_program(
+    shell: &Shell,
+    call: &CallContext,
+    state: &DeveloperState,
+    program: &ProgramLine<'_>,
+    limit: Duration,
+) -> Result<CallToolResult, SandboxStartError> {
+    let StartedCommand { group, pipes, sandbox } = shell.start(program, call, state).await?;
     let mut run = Run::new(group, pipes, &call.session.scratch);
     let followed = match sandbox.as_ref().and_then(|sandbox| sandbox.network.as_ref()) {
         // A question about a host does not use up the time of the command.
@@ -235,13 +284,13 @@ pub(super) async fn shell(
     let remarks = match &sandbox {
         Some(sandbox) => {
             let errors = run.stderr.render().text;
-            let mut remarks = SandboxRemarks::of_command(sandbox, &errors, request.choice(), call, &state.files).await;
+            let mut remarks = SandboxRemarks::of_command(sandbox, &errors, program.choice, call, &state.files).await;
             remarks.refused.extend(explain_git_config(&errors));
             remarks
         }
         None => SandboxRemarks::default(),
     };
-    Ok(run.report(&end, limit, remarks))
+    Ok(run.report(&end, limit, program.for_longer, remarks))
 }
 
 /// How a command ended.
@@ -339,18 +388,18 @@ impl Run {
         }
     }
 
-    fn report(&self, end: &ShellEnd, limit: Duration, remarks: SandboxRemarks) -> CallToolResult {
+    fn report(&self, end: &ShellEnd, limit: Duration, for_longer: &str, remarks: SandboxRemarks) -> CallToolResult {
         let seconds = self.started.elapsed().as_secs_f32();
         let (verdict, exit_code) = match end {
             ShellEnd::Exited(status) => (format!("{} in {seconds:.1} s", status_text(*status)), code(*status)),
             ShellEnd::LeftBehind(status) => (
                 format!(
-                    "{} in {seconds:.1} s; what it left running in its process group was ended: use `background: true` for commands that must keep running",
+                    "{} in {seconds:.1} s; what it left running in its process group was ended: use {for_longer} for commands that must keep running",
                     status_text(*status)
                 ),
                 code(*status),
             ),
-            ShellEnd::TimedOut => (timeout_text(limit, " with its process group"), None),
+            ShellEnd::TimedOut => (timeout_text(limit, " with its process group", for_longer), None),
             ShellEnd::Cancelled => ("cancelled, and ended with its process group".to_owned(), None),
             ShellEnd::Lost(error) => (format!("how it ended is not known: {error}"), None),
         };

@@ -219,7 +219,7 @@ async fn report(
     let seconds = started.elapsed().as_secs_f32();
     let (verdict, exit_code) = match end {
         TerminalEnd::Exited(exit) => (format!("{} in {seconds:.1} s", exit_text(exit)), code(exit)),
-        TerminalEnd::TimedOut => (timeout_text(limit, ""), None),
+        TerminalEnd::TimedOut => (timeout_text(limit, "", "`background: true`"), None),
         TerminalEnd::Cancelled => ("cancelled, and ended".to_owned(), None),
         TerminalEnd::Lost(error) => (format!("how it ended is not known: {error}"), None),
     };
