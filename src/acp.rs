@@ -19,6 +19,7 @@ mod external;
 mod open_session;
 mod prompt;
 mod sessions;
+mod stop_reason;
 mod updates;
 mod wire;
 

@@ -5,6 +5,7 @@
 pub mod offline;
 mod failure;
 mod known_models;
+mod known_providers;
 mod overflow;
 mod queue;
 pub mod remote;
@@ -219,7 +220,7 @@ pub struct ProviderInfo {
 impl ModelRegistry {
     /// Returns every provider that a model name may use: the built-in ones and those of the user.
     pub fn providers(&self) -> Vec<ProviderInfo> {
-        let mut known = remote::builtin_providers();
+        let mut known = known_providers::builtin_providers();
         for (name, address) in &self.providers {
             match known.iter_mut().find(|facts| facts.name == *name) {
                 Some(facts) => {

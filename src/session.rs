@@ -21,7 +21,7 @@ mod title;
 mod turn;
 mod undo;
 
-pub use live::{LiveSession, SessionViewer, StaleEventsError, ViewerId};
+pub use live::{LiveSession, SessionViewer, StaleEventsError, TurnFailure, ViewerId};
 pub use naming::name_session;
 pub use sessions::{
     ModelSource, ReopenedSession, SessionError, SessionOptions, SessionPorts, SessionRoots, SessionSettings, Sessions,

@@ -7,12 +7,13 @@ use agent_client_protocol::v1::schema as acp;
 use super::commands::{self, ParsedPrompt};
 use super::connection::{ClientConnection, ClientSession};
 use super::open_session::{RequestTicket, RunningTurn};
+use super::stop_reason::stop_reason;
 use super::updates::Updates;
 use super::{content, errors, options};
 use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::orchestrator::PromptOptions;
 use crate::project::load_project;
-use crate::session::{LiveSession, PromptError, name_session};
+use crate::session::{LiveSession, PromptError, TurnFailure, name_session};
 
 /// Runs the turn of `running` when `place`, its ticket among the session's requests, comes up. Fails if the prompt is
 /// invalid, its mode cannot be entered or the turn fails.
@@ -102,7 +103,7 @@ impl LiveTurnGuard {
     fn end(self, ended: &Result<TurnEnd, PromptError>) {
         match ended {
             Ok(end) => self.0.end(Ok(end)),
-            Err(error) => self.0.end(Err(&error.to_string())),
+            Err(error) => self.0.end(Err(&TurnFailure(error.to_string()))),
         }
     }
 }
@@ -110,7 +111,7 @@ impl LiveTurnGuard {
 impl Drop for LiveTurnGuard {
     fn drop(&mut self) {
         // Does nothing if the turn has ended.
-        self.0.end(Err("the turn was interrupted"));
+        self.0.end(Err(&TurnFailure("the turn was interrupted".to_owned())));
     }
 }
 
@@ -122,18 +123,6 @@ fn answer_with_text(updates: &Updates, text: String) -> acp::PromptResponse {
 
 fn answer(ended: Result<TurnEnd, PromptError>) -> Result<acp::PromptResponse, acp::Error> {
     let end = ended.map_err(|error| errors::prompt(&error))?;
-    let reason = stop_reason(&end.ending).map_err(errors::internal_error)?;
+    let reason = stop_reason(&end.ending).map_err(|failure| errors::internal_error(failure.0))?;
     Ok(acp::PromptResponse::new(reason))
-}
-
-/// Returns the stop reason of a turn in the protocol's terms. Fails with the reason if the turn failed.
-pub(super) fn stop_reason(ending: &StopReason) -> Result<acp::StopReason, String> {
-    Ok(match ending {
-        StopReason::EndTurn | StopReason::CallRefused { .. } => acp::StopReason::EndTurn,
-        StopReason::MaxTokens => acp::StopReason::MaxTokens,
-        StopReason::Exhausted { .. } => acp::StopReason::MaxTurnRequests,
-        StopReason::Refusal => acp::StopReason::Refusal,
-        StopReason::Cancelled => acp::StopReason::Cancelled,
-        StopReason::Failed { why, .. } => return Err(why.clone()),
-    })
 }

@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 
 use super::calls::{self, CallDisplay};
 use super::content;
-use super::prompt::stop_reason;
+use super::stop_reason::stop_reason;
 use super::wire::{ChunkKind, ClientWriter, MessageChunk};
 use subagent::Subagent;
 
 use crate::agents::{ChildSession, Event, Notifier, StatusUpdate, TurnEnd, active_events};
 use crate::broker::ToolClaims;
 use crate::conversation::{Content, Message, MessagePart, Role, ToolUse};
-use crate::session::{Session, SessionViewer};
+use crate::session::{Session, SessionViewer, TurnFailure};
 use crate::tool::Activity;
 
 /// A notifier that sends the events of one session to its client.
@@ -318,12 +318,12 @@ impl SessionViewer for Updates {
         }
     }
 
-    fn end_turn(&self, end: Result<&TurnEnd, &str>) {
-        let reason = end.map_err(str::to_owned).and_then(|end| stop_reason(&end.ending));
+    fn end_turn(&self, end: Result<&TurnEnd, &TurnFailure>) {
+        let reason = end.map_err(TurnFailure::clone).and_then(|end| stop_reason(&end.ending));
         let mut params = json!({"sessionId": &*self.session_id});
         match reason {
             Ok(reason) => params["stopReason"] = json!(reason),
-            Err(problem) => params["error"] = json!({"message": problem}),
+            Err(problem) => params["error"] = json!({"message": problem.0}),
         }
         if let Ok(TurnEnd { usage, .. }) = end {
             params["usage"] =

@@ -6,7 +6,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -35,20 +34,26 @@ pub struct RequestOrigin {
 }
 
 /// The queues of all provider keys of this process.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct RequestQueues {
     queues: Mutex<HashMap<QueueKey, RequestQueue>>,
 }
 
-/// A provider key: the address, and the hash of the API key.
-type QueueKey = (String, [u8; 32]);
+/// A provider key: the address and the API key.
+type QueueKey = (String, Option<String>);
+
+// Shows no key.
+impl std::fmt::Debug for RequestQueues {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RequestQueues").finish_non_exhaustive()
+    }
+}
 
 impl RequestQueues {
     /// Returns the queue of this address and key. The latest limits apply.
     pub(super) fn queue(&self, address: &str, key: Option<&str>, limits: RequestLimits) -> RequestQueue {
-        let hash = Sha256::digest(key.unwrap_or_default()).into();
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let queue = queues.entry((address.to_owned(), hash)).or_default().clone();
+        let queue = queues.entry((address.to_owned(), key.map(str::to_owned))).or_default().clone();
         queue.lock().limits = limits;
         queue
     }

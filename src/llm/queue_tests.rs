@@ -1,3 +1,5 @@
+//! Turns, limits and pauses of the queue of a provider key.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -15,8 +15,13 @@ pub trait SessionViewer: Notifier {
     fn follow(&self, events: &[Event]);
 
     /// Shows the end of a turn that another client began. The error is the reason why the turn failed.
-    fn end_turn(&self, end: Result<&TurnEnd, &str>);
+    fn end_turn(&self, end: Result<&TurnEnd, &TurnFailure>);
 }
+
+/// The reason why a turn failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TurnFailure(pub String);
 
 /// Identifies a client connection. A connection views a session at most once.
 pub type ViewerId = u64;
@@ -86,7 +91,7 @@ impl LiveSession {
     }
 
     /// Ends the turn, and shows the end to every viewer but the author.
-    pub fn end(&self, end: Result<&TurnEnd, &str>) {
+    pub fn end(&self, end: Result<&TurnEnd, &TurnFailure>) {
         let mut state = self.state();
         state.version += 1;
         let Some(turn) = state.turn.take() else { return };

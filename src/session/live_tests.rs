@@ -1,6 +1,8 @@
+//! What viewers are shown that attach at different moments.
+
 use std::sync::{Arc, Mutex};
 
-use super::{LiveSession, SessionViewer, StaleEventsError};
+use super::{LiveSession, SessionViewer, StaleEventsError, TurnFailure};
 use crate::agents::{Event, Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::conversation::{Content, Message, MessagePart, Role, Usage};
 
@@ -52,7 +54,7 @@ impl SessionViewer for Screen {
         self.write(format!("follows {} events", events.len()));
     }
 
-    fn end_turn(&self, end: Result<&TurnEnd, &str>) {
+    fn end_turn(&self, end: Result<&TurnEnd, &TurnFailure>) {
         self.write(match end {
             Ok(end) => format!("ended {:?}", end.ending),
             Err(reason) => format!("failed {reason}"),
@@ -109,7 +111,7 @@ fn the_author_of_a_turn_is_not_told_its_prompt_and_its_end() {
     let author = attach(&live, 1, &[], true);
     live.begin(1, 0);
     live.log(message(Role::User, "prompt"));
-    live.end(Err("broken"));
+    live.end(Err(&TurnFailure("broken".to_owned())));
     assert_eq!(author.lines(), ["stored User"]);
 }
 
@@ -121,7 +123,7 @@ fn a_viewer_without_replay_gets_what_comes_after() {
     live.status(text("lost "));
     let screen = attach(&live, 2, &[], false);
     live.status(text("seen"));
-    live.end(Err("broken"));
+    live.end(Err(&TurnFailure("broken".to_owned())));
     assert_eq!(screen.lines(), ["follows 1 events", "streamed: seen", "failed broken"]);
 }
 

@@ -1,3 +1,5 @@
+//! Questions to several clients.
+
 use std::sync::Arc;
 use std::time::Duration;
 
