@@ -47,6 +47,7 @@ mod workspace;
 mod wrap;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -243,29 +244,50 @@ impl Command {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    main_with(BuiltinRegistry::builtin(), &[])
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // Making the built-in services takes longer than these.
+    run_without_services(&arguments).unwrap_or_else(|| main_with(BuiltinRegistry::builtin(), &[]))
+}
+
+/// Runs the parts of the program that use no manifests and must start quickly. Returns `None` if the arguments name
+/// another part.
+fn run_without_services(arguments: &[OsString]) -> Option<ExitCode> {
+    let first = arguments.first()?;
+    // The sandbox process has one thread and gets no arguments, no environment and no separate limits.
+    if first == crate::sandbox::SANDBOX_PROCESS_ARGUMENT {
+        return Some(crate::sandbox::run_sandbox_process());
+    }
+    // Helpers of git inside a sandbox.
+    if let Some(code) = crate::sandbox::git::run_inside(arguments) {
+        return Some(code);
+    }
+    if let Err(failure) = harden() {
+        return Some(end_with(&failure));
+    }
+    // The parser of documents gets no arguments and no environment.
+    if first == crate::services::DOCUMENT_PARSER_ARGUMENT {
+        let parsed = crate::services::run_document_parser(std::io::stdin().lock(), std::io::stdout().lock());
+        return Some(if parsed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    sandbox::run_short(arguments)
+}
+
+fn harden() -> Result<(), CommandError> {
+    crate::process::harden().map_err(|error| {
+        let problem = format!("skein cannot protect its own memory: {error}");
+        CommandError::work(problem, "check the limits and the security policy it runs under")
+    })
 }
 
 /// Runs the program with these built-in services. `manifests` holds a display path and a text for each service that
 /// does not ship with Skein.
 pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitCode {
-    // The sandbox process has one thread and gets no arguments, no environment and no separate limits.
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == crate::sandbox::SANDBOX_PROCESS_ARGUMENT) {
-        return crate::sandbox::run_sandbox_process();
-    }
-    // Helpers of git inside a sandbox.
-    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some(code) = crate::sandbox::git::run_inside(&arguments) {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let Some(code) = run_without_services(&arguments) {
         return code;
     }
-    if let Err(error) = crate::process::harden() {
-        let problem = format!("skein cannot protect its own memory: {error}");
-        return end_with(&CommandError::work(problem, "check the limits and the security policy it runs under"));
-    }
-    // The parser of documents gets no arguments and no environment.
-    if arguments.first().is_some_and(|argument| argument == crate::services::DOCUMENT_PARSER_ARGUMENT) {
-        let parsed = crate::services::run_document_parser(std::io::stdin().lock(), std::io::stdout().lock());
-        return if parsed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if let Err(failure) = harden() {
+        return end_with(&failure);
     }
     let manifests = manifests.iter().map(|(path, text)| (PathBuf::from(path), text.as_bytes().to_vec())).collect();
     let cli = match Cli::try_parse() {
@@ -279,7 +301,7 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
             let code = u8::try_from(error.exit_code()).unwrap_or(2);
             let printed = error.print();
             // Clap names the flag in its error, but the value came from the environment variable.
-            let is_flag = |arg: std::ffi::OsString| arg.to_string_lossy().starts_with("--approval");
+            let is_flag = |arg: OsString| arg.to_string_lossy().starts_with("--approval");
             let value = error.get(ContextKind::InvalidValue).map(ToString::to_string);
             if value.is_some() && value == std::env::var("SKEIN_APPROVAL").ok() && !std::env::args_os().any(is_flag) {
                 CommandOutput::default().note("this value comes from the environment variable SKEIN_APPROVAL");

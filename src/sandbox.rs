@@ -52,7 +52,7 @@ pub use running_sandbox::{
     CurrentGate, RunningSandbox, SandboxRequest, SandboxSpec, SandboxStartError, SandboxedLaunch,
 };
 pub use sandbox_process::{
-    EnteredCommand, EntryError, SandboxChild, SandboxCommand, SandboxEntry, SandboxPorts, SandboxProcess,
+    EnteredCommand, EntryError, SandboxChild, SandboxCommand, SandboxEntry, SandboxPorts, SandboxProcess, SingleSandbox,
 };
 pub use setup::{EntryEnd, EntryFailure, enter_sandbox, run_sandbox_process};
 pub use wire::{Namespace, TerminalUse};

@@ -12,21 +12,21 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 use rustix::process::{Signal, getpgrp, getpid, kill_process};
 use rustix::termios::{Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput};
-use super::{Global, workspace};
+use super::{Global, SandboxFlag, workspace};
 use crate::process::minimal_environment;
 use crate::project::ModeRequest;
 use crate::sandbox::{
     CERTIFICATE_VARIABLES, CacheAccess, Enforcement, FileAccess, GitAccess, LayerRestriction, NetworkAccess,
     OtherHosts, PortAccess, ProtectedState, SandboxChild, SandboxCommand, SandboxContext, SandboxError, SandboxLimits,
-    SandboxProcess, SandboxProfile, SpawnError, TerminalSession, TerminalUse, WritePath, explain, explain_text,
-    probe_layers, protected_paths,
+    SandboxProcess, SandboxProfile, SingleSandbox, SpawnError, TerminalSession, TerminalUse, WritePath, explain,
+    explain_text, probe_layers, protected_paths,
 };
 use network::CommandProxy;
 pub(super) use network::host_resources;
@@ -105,13 +105,14 @@ impl SandboxArgs {
     /// Returns the profile of the mode or of the flags, with the enforcement of `--sandbox`.
     fn profile(
         &self,
-        global: &Global,
+        flag: Option<SandboxFlag>,
+        global: Option<&Global>,
         folders: &Folders,
         output: &mut CommandOutput,
     ) -> Result<SandboxProfile, CommandError> {
-        let mut profile = match &self.agent {
-            None => self.profile_of_flags(),
-            Some(agent) => {
+        let mut profile = match (&self.agent, global) {
+            (None, _) | (_, None) => self.profile_of_flags(),
+            (Some(agent), Some(global)) => {
                 let plan = workspace::plan(global, folders, output)?;
                 let id = ModeRequest::new(Some(agent), self.mode.as_deref()).find(&plan)?;
                 let no_profile = || {
@@ -121,7 +122,7 @@ impl SandboxArgs {
                 plan.mode_sandbox(&id).cloned().ok_or_else(no_profile)?
             }
         };
-        profile.enforce = global.sandbox.map_or(profile.enforce, Enforcement::from);
+        profile.enforce = flag.map_or(profile.enforce, Enforcement::from);
         match profile.enforce {
             Enforcement::Required | Enforcement::Preferred => Ok(profile),
             Enforcement::Off => Err(CommandError::usage(
@@ -166,10 +167,41 @@ fn network(text: &str) -> NetworkAccess {
     NetworkAccess { allow, deny: Vec::new(), otherwise }
 }
 
+/// `skein sandbox` without a mode, as the only command. Parsing all commands takes longer than the rest of the start.
+#[derive(Debug, Parser)]
+#[command(name = "skein", no_binary_name = true, disable_help_flag = true)]
+struct ShortCommandLine {
+    #[arg(long)]
+    sandbox: Option<SandboxFlag>,
+    #[command(flatten)]
+    args: SandboxArgs,
+}
+
+/// Runs `skein sandbox` if these are its arguments and they need no manifests. Returns `None` for every other command
+/// line, also for one with an error, which is then reported for the whole program.
+pub(super) fn run_short(arguments: &[OsString]) -> Option<ExitCode> {
+    let (name, rest) = arguments.split_first()?;
+    let has_variables = ["SKEIN_APPROVAL", "SKEIN_PROFILE"].iter().any(|name| std::env::var_os(name).is_some());
+    if name != "sandbox" || has_variables {
+        return None;
+    }
+    let ShortCommandLine { sandbox, args } = ShortCommandLine::try_parse_from(rest).ok()?;
+    if args.agent.is_some() || args.explain || args.enter.is_some() {
+        return None;
+    }
+    let folders = Folders::from_environment().ok()?;
+    Some(finish(|output| start(&args, sandbox, None, &folders, output)))
+}
+
 /// Runs the command. Returns its exit code.
 pub(super) fn run(args: &SandboxArgs, global: &Global, folders: &Folders) -> ExitCode {
+    finish(|output| start(args, global.sandbox, Some(global), folders, output))
+}
+
+/// Prints an error of `start`.
+fn finish(start: impl FnOnce(&mut CommandOutput) -> Result<u8, SandboxFailure>) -> ExitCode {
     let mut output = CommandOutput::default();
-    let code = match start(args, global, folders, &mut output) {
+    let code = match start(&mut output) {
         Ok(code) => code,
         Err(failure) => {
             failure.error.print(&mut output);
@@ -218,18 +250,18 @@ impl From<SpawnError> for SandboxFailure {
 
 fn start(
     args: &SandboxArgs,
-    global: &Global,
+    flag: Option<SandboxFlag>,
+    global: Option<&Global>,
     folders: &Folders,
     output: &mut CommandOutput,
 ) -> Result<u8, SandboxFailure> {
-    let mut profile = args.profile(global, folders, output)?;
+    let mut profile = args.profile(flag, global, folders, output)?;
     let (restriction, enforcement) = test_settings()?;
     if enforcement == Enforcement::Preferred {
         profile.enforce = enforcement;
     }
-    let context = context(folders)?;
     if args.explain {
-        return explain_profile(&profile, &context, &restriction, args.json, output);
+        return explain_profile(&profile, &context(folders)?, &restriction, args.json, output);
     }
     let Some((program, rest)) = args.command.split_first() else {
         return Err(CommandError::usage("no command to run", "write it after `--`").into());
@@ -237,16 +269,7 @@ fn start(
     // There is no session whose user could be asked.
     profile.git = GitAccess::Off;
     profile.ports = PortAccess::Off;
-    let process = SandboxProcess::start(&profile, &context, &restriction)?;
-    for notice in process.notices() {
-        output.note(notice);
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CommandError::work(error.to_string(), "check the limit of open files"))?;
-    let proxy = {
-        let _context = runtime.enter();
-        CommandProxy::serve(&profile.network, process.take_ports(), program.to_string_lossy().into_owned())?
-    };
+    let single = SingleSandbox::start(&profile, &restriction, || context(folders))?;
     let foreground = Foreground::take();
     let duplicate = |fd: std::os::fd::BorrowedFd<'_>| {
         fd.try_clone_to_owned().map_err(|error| CommandError::work(error.to_string(), "check the limit of open files"))
@@ -260,6 +283,41 @@ fn start(
         stdout: duplicate(io::stdout().as_fd())?,
         stderr: duplicate(io::stderr().as_fd())?,
         terminal: if foreground.is_some() { TerminalUse::Foreground } else { TerminalUse::None },
+    };
+    let mut notices = Vec::new();
+    if let Some(single) = single {
+        notices = single.notices().to_vec();
+        notices.iter().for_each(|notice| output.note(notice));
+        let pause = || foreground.iter().for_each(Foreground::pause);
+        let on_pause = foreground.as_ref().map(|_| &pause as &dyn Fn());
+        if let Some(status) = single.run(&command, on_pause)? {
+            return Ok(exit_code(status));
+        }
+    }
+    run_in_process(command, &profile, &context(folders)?, &restriction, &notices, foreground, output)
+}
+
+/// Runs the command in a sandbox process, which also machines with fewer layers have, and networks need. `notices` were
+/// printed before.
+fn run_in_process(
+    command: SandboxCommand,
+    profile: &SandboxProfile,
+    context: &SandboxContext,
+    restriction: &LayerRestriction,
+    notices: &[String],
+    foreground: Option<Foreground>,
+    output: &mut CommandOutput,
+) -> Result<u8, SandboxFailure> {
+    let process = SandboxProcess::start(profile, context, restriction)?;
+    for notice in process.notices().iter().filter(|notice| !notices.contains(notice)) {
+        output.note(notice);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| CommandError::work(error.to_string(), "check the limit of open files"))?;
+    let proxy = {
+        let _context = runtime.enter();
+        let line = command.program.to_string_lossy().into_owned();
+        CommandProxy::serve(&profile.network, process.take_ports(), line)?
     };
     let status = runtime.block_on(async {
         // A signal that arrives while the command starts is for the command.

@@ -21,8 +21,8 @@ use super::failure::{FailureKind, RequestFailure};
 use super::known_providers::{KNOWN, KnownProvider, OWN};
 use super::queue::{QueueTicket, RequestPlace, RequestQueue};
 use super::{
-    LlmError, MAX_ANSWER, ModelInfo, ModelRegistry, ModelRequest, ModelStop, Price, Provider, ProviderInfo,
-    RequestOrigin, StreamEvent,
+    LlmError, MAX_ANSWER, ModelInfo, ModelRegistry, ModelRequest, ModelStop, Price, Provider, RequestOrigin,
+    StreamEvent,
 };
 use crate::conversation::{Content, Message, MessagePart, Role, ToolUse, Usage};
 use crate::ids::ModelRef;

@@ -2,7 +2,9 @@
 
 mod caches;
 mod credentials;
+mod git_config;
 mod grants;
+mod mount_stamps;
 mod protected_paths;
 mod sockets;
 mod system;
@@ -20,12 +22,13 @@ use super::os_text::OsText;
 use super::path_refusals::PathRules;
 use super::paths::HiddenPaths;
 use super::plan::{
-    BaseAccess, FileBase, InternetSockets, Isolation, KeptName, LandlockRules, MountSource, PlannedMount, ProcMount,
-    ResourceLimits, SandboxPlan, SocketRules, TerminalSession,
+    BaseAccess, EarlyPlan, FileBase, InternetSockets, Isolation, KeptName, LandlockRules, MountSource, PlannedMount,
+    ProcMount, ResourceLimits, SandboxLifetime, SandboxPlan, SocketRules, TerminalSession,
 };
 use super::profile::{FileAccess, GitAccess, OtherHosts, SandboxDevice, SandboxProfile};
 pub(super) use caches::CacheFolder;
 use caches::CacheMounts;
+pub(super) use mount_stamps::MountStamps;
 pub use protected_paths::protected_paths;
 use write_paths::WritableFolders;
 
@@ -60,6 +63,8 @@ pub(super) struct ExpandedProfile {
     pub(super) notices: Vec<String>,
     /// Explains errors of commands.
     pub(super) path_rules: PathRules,
+    /// Shows whether the mounts still cover what they did.
+    pub(super) stamps: MountStamps,
     /// Kept while the process runs.
     pub(super) cache: Option<CacheFolder>,
 }
@@ -95,11 +100,7 @@ pub(super) fn expand(
     let has_proxy = uses_proxy(profile);
     let mut plan = SandboxPlan {
         isolation: if has_namespaces { Isolation::Namespaces { proc: proc_mount(layers) } } else { Isolation::None },
-        base: match profile.files {
-            FileAccess::None => FileBase::Empty,
-            FileAccess::ReadOnly | FileAccess::Workspace => FileBase::Host(BaseAccess::ReadOnly),
-            FileAccess::Full => FileBase::Host(BaseAccess::Writable),
-        },
+        base: file_base(profile),
         mounts: Vec::new(),
         devices: devices(&profile.devices),
         landlock: None,
@@ -115,18 +116,21 @@ pub(super) fn expand(
             file_size: profile.limits.file_size,
         },
         session: context.terminal,
+        lifetime: SandboxLifetime::Session,
     };
+    let hidden = hidden_paths(profile, context, layers);
     if has_namespaces {
         // `/tmp` is private, so a folder that the variable names may not exist.
         env.insert("TMPDIR".into(), None);
         env.insert("XDG_RUNTIME_DIR".into(), None);
-        plan.mounts = mounts(profile, context, layers, &writable, &caches);
+        plan.mounts = mounts(profile, context, &hidden, &writable, &caches);
     } else {
         env.insert("TMPDIR".into(), context.scratch.clone().map(PathBuf::into_os_string));
     }
-    plan.landlock = landlock(profile, context, layers, &writable, &caches, &plan.mounts);
-    let path_rules = path_rules(profile, context, layers, &plan.mounts, writable);
-    Ok(ExpandedProfile { plan, env, notices, path_rules, cache: caches.folder })
+    plan.landlock = landlock(profile, context, layers, &hidden, &writable, &caches, &plan.mounts);
+    let path_rules = path_rules(profile, context, layers, hidden, &plan.mounts, writable);
+    let stamps = MountStamps::take(&plan.mounts);
+    Ok(ExpandedProfile { plan, env, notices, path_rules, stamps, cache: caches.folder })
 }
 
 /// Returns what the sandbox shows and lets a command write.
@@ -134,12 +138,12 @@ fn path_rules(
     profile: &SandboxProfile,
     context: &SandboxContext,
     layers: &Layers,
+    mut hidden: Vec<PathBuf>,
     mounts: &[PlannedMount],
     writable: WritableFolders,
 ) -> PathRules {
     let WritableFolders { mut folders, state } = writable;
     folders.extend(context.scratch.as_ref().and_then(|path| path.canonicalize().ok()));
-    let mut hidden = hidden_paths(profile, context, layers);
     let open = profile.read.iter().filter(|entry| entry.ask.is_empty());
     let opened: Vec<_> = open.filter_map(|entry| write_paths::resolve(&entry.path, context)).collect();
     hidden.retain(|path| !opened.contains(path) && !state.contains(path));
@@ -154,6 +158,24 @@ fn path_rules(
         shown: (profile.files == FileAccess::None && !mounts.is_empty()).then(shown),
         mounted,
         has_mounts: layers.namespaces.is_available(),
+    }
+}
+
+/// Returns what a sandbox process with namespaces prepares before the profile is expanded.
+pub(super) fn early_plan(profile: &SandboxProfile, layers: &Layers) -> EarlyPlan {
+    EarlyPlan {
+        proc: proc_mount(layers),
+        base: file_base(profile),
+        devices: devices(&profile.devices),
+        sockets: socket_rules(true, uses_proxy(profile)),
+    }
+}
+
+fn file_base(profile: &SandboxProfile) -> FileBase {
+    match profile.files {
+        FileAccess::None => FileBase::Empty,
+        FileAccess::ReadOnly | FileAccess::Workspace => FileBase::Host(BaseAccess::ReadOnly),
+        FileAccess::Full => FileBase::Host(BaseAccess::Writable),
     }
 }
 
@@ -217,7 +239,7 @@ fn list(folder: &Path) -> Vec<PathBuf> {
 fn mounts(
     profile: &SandboxProfile,
     context: &SandboxContext,
-    layers: &Layers,
+    hidden: &[PathBuf],
     writable: &WritableFolders,
     caches: &CacheMounts,
 ) -> Vec<PlannedMount> {
@@ -239,7 +261,7 @@ fn mounts(
     }
     mounts.extend(writable.folders.iter().map(|path| path_mount(path, BaseAccess::Writable)));
     let exceptions = exceptions(profile, context, writable, caches);
-    let covers = hidden_covers(profile, context, writable, &exceptions, layers);
+    let covers = hidden_covers(profile, context, writable, &exceptions, hidden);
     if profile.files == FileAccess::None {
         // Only what is mounted can be covered.
         let is_visible = |path: &Path| {
@@ -341,11 +363,11 @@ fn hidden_covers(
     context: &SandboxContext,
     writable: &WritableFolders,
     exceptions: &[PlannedMount],
-    layers: &Layers,
+    hidden: &[PathBuf],
 ) -> Vec<PlannedMount> {
     let open = profile.read.iter().filter(|entry| entry.ask.is_empty());
     let opened: Vec<PathBuf> = open.filter_map(|entry| write_paths::resolve(&entry.path, context)).collect();
-    let mut hidden: BTreeSet<PathBuf> = hidden_paths(profile, context, layers).into_iter().collect();
+    let mut hidden: BTreeSet<PathBuf> = hidden.iter().cloned().collect();
     hidden.retain(|path| !opened.iter().chain(&writable.state).any(|open| open == path));
     let all: Vec<PathBuf> = hidden.iter().cloned().collect();
     hidden.retain(|path| !all.iter().any(|other| other != path && path.starts_with(other)));
@@ -375,6 +397,7 @@ fn landlock(
     profile: &SandboxProfile,
     context: &SandboxContext,
     layers: &Layers,
+    hidden: &[PathBuf],
     writable: &WritableFolders,
     caches: &CacheMounts,
     mounts: &[PlannedMount],
@@ -389,7 +412,6 @@ fn landlock(
         let files = limits_files.then(|| grants::beside_mounts(mounts));
         return Some(LandlockRules { version, files, connect_ports: None });
     }
-    let hidden = hidden_paths(profile, context, layers);
-    let files = grants::alone(profile, context, &hidden, writable, caches);
+    let files = grants::alone(profile, context, hidden, writable, caches);
     Some(LandlockRules { version, files: Some(files), connect_ports: None })
 }

@@ -25,6 +25,32 @@ pub(super) struct SandboxPlan {
     pub(super) git: bool,
     pub(super) limits: ResourceLimits,
     pub(super) session: TerminalSession,
+    pub(super) lifetime: SandboxLifetime,
+}
+
+impl SandboxPlan {
+    /// Returns what the process prepares first.
+    pub(super) fn early(&self, proc: ProcMount) -> EarlyPlan {
+        EarlyPlan { proc, base: self.base, devices: self.devices.clone(), sockets: self.sockets }
+    }
+}
+
+/// What a sandbox process can prepare before it knows the whole plan. Equal to the parts of the plan.
+#[derive(Debug, Clone)]
+pub(super) struct EarlyPlan {
+    pub(super) proc: ProcMount,
+    pub(super) base: FileBase,
+    pub(super) devices: Vec<OsText>,
+    pub(super) sockets: SocketRules,
+}
+
+/// How long a sandbox process serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum SandboxLifetime {
+    /// Until Skein closes the socket. Other processes can enter.
+    Session,
+    /// Until its only command has ended. No other process enters.
+    Command,
 }
 
 /// The namespaces of the process.

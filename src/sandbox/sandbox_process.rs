@@ -3,6 +3,7 @@
 //! A thread reads the socket, so that starting a command needs no runtime, like `std::process`.
 
 mod entry;
+mod single;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +25,7 @@ use tokio::sync::{oneshot, watch};
 use super::cgroup::ControlGroup;
 use super::command_env::{is_java, random_token};
 use super::error::{SandboxError, SpawnError};
-use super::expand::{CacheFolder, ExpandedProfile, SandboxContext, expand, protected_paths};
+use super::expand::{CacheFolder, ExpandedProfile, MountStamps, SandboxContext, expand, protected_paths};
 use super::explain::{ExplainedLine, ProtectedState, explain};
 use super::git::GitListeners;
 use super::layer_probe::{broken, known_layers, launch, likely_layers, probe_layers};
@@ -39,6 +40,7 @@ use super::wire::{self, CommandSpec, InsideTarget, Namespace, Reply, Request, St
 use crate::process::{HelperProcess, Launch, LaunchedProcess, ProcessLauncher};
 
 pub use entry::{EnteredCommand, EntryError, SandboxEntry};
+pub use single::SingleSandbox;
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -67,6 +69,7 @@ struct Shared {
     root: PathBuf,
     notices: Vec<String>,
     path_rules: PathRules,
+    stamps: MountStamps,
     lines: Vec<ExplainedLine>,
     entry_rules: EntryRules,
     /// The reader thread owns the group, because the group ends after the process.
@@ -132,12 +135,9 @@ impl SandboxProcess {
     /// Starts a sandbox process on a machine with these layers.
     fn start_with(profile: &SandboxProfile, context: &SandboxContext, layers: &Layers) -> Result<Self, SandboxError> {
         let namespaces_missing = !layers.namespaces.is_available();
-        let lines = explain(profile, layers, protected_state(profile, context, layers));
-        let unenforced: Vec<ExplainedLine> = lines.iter().filter(|line| line.is_unenforced()).cloned().collect();
-        if profile.enforce == Enforcement::Required && !unenforced.is_empty() {
-            return Err(SandboxError::Refused { lines: unenforced });
-        }
-        let ExpandedProfile { mut plan, mut env, notices, path_rules, cache } = expand(profile, context, layers)?;
+        let lines = check_enforcement(profile, layers, protected_state(profile, context, layers))?;
+        let ExpandedProfile { mut plan, mut env, notices, path_rules, stamps, cache } =
+            expand(profile, context, layers)?;
         let (socket, helper) = launch(&context.program)?;
         let group = join_group(&mut plan, &helper).map(Arc::new);
         let mut entry_rules =
@@ -198,6 +198,7 @@ impl SandboxProcess {
             root: visible_root(profile, context),
             notices,
             path_rules,
+            stamps,
             lines,
             entry_rules,
             group: known_group,
@@ -229,6 +230,12 @@ impl SandboxProcess {
     /// Returns whether the sandbox process has ended, and all commands with it.
     pub fn has_ended(&self) -> bool {
         lock(&self.shared.commands).has_ended
+    }
+
+    /// Returns whether the mounts still hide and protect what they did at the start. A file that is replaced outside has
+    /// lost its mount; a new sandbox process has it again.
+    pub fn is_intact(&self) -> bool {
+        self.shared.stamps.are_current()
     }
 
     /// Returns the proxy's address inside the sandbox. `None` if the network is off.
@@ -268,18 +275,11 @@ impl SandboxProcess {
 
     /// Starts a command. Returns when its program runs.
     pub fn spawn(&self, command: SandboxCommand) -> Result<SandboxChild, SpawnError> {
-        let SandboxCommand { program, args, mut env, cwd, stdin, stdout, stderr, terminal } = command;
+        let mut env = command.env.clone();
         self.add_variables(&mut env);
-        if let Some(address) = self.shared.proxy_address.filter(|_| is_java(&program)) {
+        if let Some(address) = self.shared.proxy_address.filter(|_| is_java(&command.program)) {
             env.insert("JAVA_TOOL_OPTIONS".into(), java_options(address).into());
         }
-        let spec = CommandSpec {
-            program: OsText::from(&program),
-            args: args.iter().map(OsText::from).collect(),
-            env: env.iter().map(|(name, value)| (OsText::from(name), OsText::from(value))).collect(),
-            cwd: OsText::from(&cwd),
-            terminal,
-        };
         let id = self.shared.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let (started, answer) = mpsc::sync_channel(1);
         let (state, changes) = watch::channel(CommandState::default());
@@ -292,28 +292,22 @@ impl SandboxProcess {
             // The exit may arrive before this function returns.
             commands.running.insert(id, state);
         }
-        let request = Request::Start { id, command: Box::new(spec) };
-        self.send(&request, &[stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])
+        let request = Request::Start { id, command: Box::new(command.spec(&env)) };
+        self.send(&request, &[command.stdin.as_fd(), command.stdout.as_fd(), command.stderr.as_fd()])
             .map_err(|source| SpawnError::Ended { source: Some(source) })?;
         match answer.recv_timeout(START_TIMEOUT) {
             Ok(Ok(handle)) => {
                 let pid = handle.as_ref().and_then(outer_pid);
                 Ok(SandboxChild { id, pid, process: self.clone(), state: changes })
             }
-            Ok(Err(failure)) => Err(spawn_error(failure, &program, &cwd)),
+            Ok(Err(failure)) => Err(spawn_error(failure, &command)),
             Err(_) => Err(SpawnError::Ended { source: None }),
         }
     }
 
     /// Adds the variables of the sandbox to those of a command.
     fn add_variables(&self, env: &mut BTreeMap<OsString, OsString>) {
-        for (name, value) in &self.shared.env {
-            match value {
-                // The caller may name the proxy itself, with the command's id.
-                Some(value) => _ = env.entry(name.clone()).or_insert_with(|| value.clone()),
-                None => drop(env.remove(name)),
-            }
-        }
+        add_variables(&self.shared.env, env);
     }
 
     /// Asks for a descriptor of something inside. The reader thread sends it.
@@ -336,6 +330,30 @@ impl SandboxProcess {
     fn send(&self, request: &Request, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
         let _write = lock(&self.shared.writes);
         wire::send(&self.shared.socket, request, descriptors)
+    }
+}
+
+impl SandboxCommand {
+    /// Returns what the sandbox process needs to know. `env` has all variables.
+    fn spec(&self, env: &BTreeMap<OsString, OsString>) -> CommandSpec {
+        CommandSpec {
+            program: OsText::from(&self.program),
+            args: self.args.iter().map(OsText::from).collect(),
+            env: env.iter().map(|(name, value)| (OsText::from(name), OsText::from(value))).collect(),
+            cwd: OsText::from(&self.cwd),
+            terminal: self.terminal,
+        }
+    }
+}
+
+/// Adds the variables of a sandbox to those of a command.
+fn add_variables(of_sandbox: &BTreeMap<OsString, Option<OsString>>, env: &mut BTreeMap<OsString, OsString>) {
+    for (name, value) in of_sandbox {
+        match value {
+            // The caller may name the proxy itself, with the command's id.
+            Some(value) => _ = env.entry(name.clone()).or_insert_with(|| value.clone()),
+            None => drop(env.remove(name)),
+        }
     }
 }
 
@@ -473,11 +491,11 @@ fn visible_root(profile: &SandboxProfile, context: &SandboxContext) -> PathBuf {
     context.roots.first().filter(is_visible).cloned().unwrap_or_else(|| PathBuf::from("/"))
 }
 
-fn spawn_error(failure: StartFailure, program: &OsString, cwd: &Path) -> SpawnError {
+fn spawn_error(failure: StartFailure, command: &SandboxCommand) -> SpawnError {
     let StartFailure { part, errno, error } = failure;
-    let program = program.to_string_lossy().into_owned();
+    let program = command.program.to_string_lossy().into_owned();
     match part {
-        StartPart::WorkingFolder => SpawnError::WorkingFolder { folder: cwd.display().to_string(), error },
+        StartPart::WorkingFolder => SpawnError::WorkingFolder { folder: command.cwd.display().to_string(), error },
         StartPart::Program if errno == Some(libc::ENOENT) => SpawnError::NotFound { program },
         StartPart::Program => SpawnError::Program { program, errno, error },
     }
@@ -488,6 +506,20 @@ fn outer_pid(handle: &OwnedFd) -> Option<u32> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", handle.as_raw_fd())).ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
     line.trim().parse().ok()
+}
+
+/// Returns the layer that enforces each line of the profile. Fails if the profile is required and a line has none.
+fn check_enforcement(
+    profile: &SandboxProfile,
+    layers: &Layers,
+    protected: ProtectedState,
+) -> Result<Vec<ExplainedLine>, SandboxError> {
+    let lines = explain(profile, layers, protected);
+    let unenforced: Vec<ExplainedLine> = lines.iter().filter(|line| line.is_unenforced()).cloned().collect();
+    if profile.enforce == Enforcement::Required && !unenforced.is_empty() {
+        return Err(SandboxError::Refused { lines: unenforced });
+    }
+    Ok(lines)
 }
 
 /// Searches for protected paths if the machine cannot mount them read-only.

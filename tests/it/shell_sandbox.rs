@@ -154,6 +154,56 @@ fn a_refused_path_is_probable_and_names_a_config_line() {
     assert_eq!(run.stdout.matches("probably").count(), 1, "{}", run.whole());
 }
 
+/// A command of `coding/sre`, whose profile opens `~/.kube` for `kubectl`.
+fn reads_kube_config(program: &str) -> String {
+    let call = json!({"command": format!("{program} version; cat ~/.kube/config")});
+    format!("/developer.shell {call}")
+}
+
+#[test]
+fn an_asked_path_opens_for_its_program_after_consent() {
+    for (program, option, opens) in
+        [("kubectl", "allow_once", true), ("kubectl", "reject_once", false), ("helper", "allow_once", false)]
+    {
+        let sandbox = Sandbox::outside_tmp();
+        if !has_all_layers(&sandbox) {
+            return;
+        }
+        sandbox.write("home/.kube/config", "SECRET");
+        let (mut client, requests) = client(&sandbox, &["--approval", "ask"], option);
+        let session = client.session();
+        client.set_mode(&session, "coding/sre");
+        let (_, updates) = client.prompt(&session, &reads_kube_config(program));
+        let heard = json!(updates).to_string();
+        assert_eq!(heard.contains("SECRET"), opens, "{program}, {option}: {heard}");
+        let shown = requests.borrow()[0]["toolCall"]["rawInput"].clone();
+        assert_eq!(shown["opens"][0] == "~/.kube", program == "kubectl", "the request shows the path: {shown}");
+        // The consent was for one call.
+        let (_, updates) = client.prompt(&session, "/developer.shell {\"command\": \"cat ~/.kube/config\"}");
+        assert!(!json!(updates).to_string().contains("SECRET"), "{program}, {option}: {updates:?}");
+    }
+}
+
+#[test]
+fn at_auto_only_a_path_of_the_user_opens() {
+    let config = "version: 1\nsandbox: {modes: {coding/sre: {read: [{path: ~/.kube, ask: [kubectl]}]}}}\n";
+    for (config, opens) in [("version: 1\n", false), (config, true)] {
+        let sandbox = Sandbox::outside_tmp();
+        if !has_all_layers(&sandbox) {
+            return;
+        }
+        sandbox.write("home/.kube/config", "SECRET");
+        sandbox.write("config/config.yaml", config);
+        let run = |program: &str| {
+            sandbox.skein(&["run", "-a", "coding", "-m", "sre", "--approval", "auto", &reads_kube_config(program)])
+        };
+        let opened = run("kubectl");
+        assert_eq!(opened.stdout.contains("SECRET"), opens, "{config}: {}", opened.whole());
+        let hidden = run("helper");
+        assert!(!hidden.stdout.contains("SECRET"), "{config}: {}", hidden.whole());
+    }
+}
+
 #[test]
 fn a_new_protected_path_needs_consent() {
     let command = json!({"command": "mkdir .vscode && echo 1 > .vscode/tasks.json; echo done"});

@@ -64,8 +64,8 @@ const VARIABLES: [(&str, &str, &str); 7] = [
 #[derive(Debug, Default)]
 pub(super) struct CacheMounts {
     pub(super) mounts: Vec<PlannedMount>,
-    /// Writable folders that variables name.
-    pub(super) plain: Vec<PathBuf>,
+    /// A writable folder with those that variables name.
+    pub(super) plain: Option<PathBuf>,
     pub(super) folder: Option<CacheFolder>,
 }
 
@@ -77,15 +77,20 @@ impl CacheMounts {
         env: &mut BTreeMap<OsString, Option<OsString>>,
     ) -> Self {
         let home = context.home.canonicalize().unwrap_or_else(|_| context.home.clone());
-        let existing: Vec<PathBuf> =
-            CACHES.iter().filter_map(|name| home.join(name).canonicalize().ok()).filter(|path| path.is_dir()).collect();
-        let programs = PROGRAMS.iter().filter_map(|name| home.join(name).canonicalize().ok());
+        let resolve = |name: &&str| {
+            let path = home.join(name);
+            // Most do not exist, and resolving a path takes a system call for each folder above.
+            path.symlink_metadata().ok()?;
+            path.canonicalize().ok()
+        };
+        let existing: Vec<PathBuf> = CACHES.iter().filter_map(resolve).filter(|path| path.is_dir()).collect();
+        let programs = PROGRAMS.iter().filter_map(resolve);
         let programs: Vec<PlannedMount> = programs.map(|path| read_only(&path)).collect();
         match access {
             CacheAccess::Off => Self::default(),
             CacheAccess::Shared => {
                 let writable = existing.iter().map(|path| path_mount(path, BaseAccess::Writable));
-                Self { mounts: writable.chain(programs).collect(), plain: Vec::new(), folder: None }
+                Self { mounts: writable.chain(programs).collect(), plain: None, folder: None }
             }
             CacheAccess::Private => {
                 let root = context.roots.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
@@ -161,17 +166,19 @@ impl CacheFolder {
         mounts.extend(
             programs.into_iter().filter(|mount| covered.iter().any(|cache| mount.target.as_path().starts_with(cache))),
         );
-        let mut plain = Vec::new();
+        let plain = self.path.join("plain");
+        let mut has_plain = false;
         for (variable, cache, name) in VARIABLES {
             if covered.iter().any(|path| **path == home.join(cache)) {
                 continue;
             }
-            let folder = self.path.join("plain").join(name);
+            let folder = plain.join(name);
             if create(&folder).is_ok() {
-                env.insert(variable.into(), Some(folder.clone().into_os_string()));
-                plain.push(folder);
+                env.insert(variable.into(), Some(folder.into_os_string()));
+                has_plain = true;
             }
         }
+        let plain = Some(plain).filter(|_| has_plain);
         CacheMounts { mounts, plain, folder: Some(self) }
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{BaseAccess, PlannedMount, path_mount};
+use super::{BaseAccess, PlannedMount, git_config, path_mount};
 use crate::sandbox::paths::{INNER_GIT, OF_GIT, PROTECTED, same_name};
+use crate::sandbox::plan::MountSource;
 
 /// Folders deeper than this below a root are not searched for protected paths.
 const MAX_DEPTH: usize = 4;
@@ -34,7 +35,19 @@ pub(super) fn mounts(folders: &[PathBuf]) -> Vec<PlannedMount> {
         }
     }
     // Folders come before their contents.
-    mounts.into_iter().map(|(path, access)| path_mount(&path, access)).collect()
+    mounts.into_iter().map(|(path, access)| protection(&path, access, folders)).collect()
+}
+
+/// Returns the mount of a protected path or of a folder above one. A git config may be shown as a copy.
+fn protection(path: &Path, access: BaseAccess, folders: &[PathBuf]) -> PlannedMount {
+    let copy = match access {
+        BaseAccess::ReadOnly => git_config::config_inside(path, folders),
+        BaseAccess::Writable => None,
+    };
+    match copy {
+        Some(text) => PlannedMount { target: path.into(), source: MountSource::Text(text) },
+        None => path_mount(path, access),
+    }
 }
 
 fn find(root: &Path) -> Vec<PathBuf> {

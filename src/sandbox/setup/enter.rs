@@ -128,7 +128,8 @@ impl EntryAttempt<'_> {
             landlock::apply(rules).map_err(io::Error::other).at_step("apply Landlock")?;
         }
         set_dumpable_behavior(DumpableBehavior::NotDumpable).at_step("close the memory of the process")?;
-        seccomp::apply(self.plan.sockets).map_err(io::Error::other).at_step("apply the seccomp filter")?;
+        let filter = seccomp::filter(self.plan.sockets).and_then(|filter| filter.apply());
+        filter.map_err(io::Error::other).at_step("apply the seccomp filter")?;
         // The command ends with this call, and so does its group.
         setpgid(None, None).at_step("start a process group")?;
         if is_foreground {

@@ -7,9 +7,11 @@ use std::fs;
 use std::io;
 
 use rustix::process::{Pid, getegid, geteuid};
-use rustix::thread::{CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, UnshareFlags, remove_capability_from_bounding_set, set_capabilities,
+};
 
-use super::kernel::unshare_user;
+use super::kernel::unshare;
 
 /// The user and group that Skein runs as.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +52,7 @@ impl UserIds {
         if self.is_root() {
             return Ok(());
         }
-        unshare_user()?;
+        unshare(UnshareFlags::NEWUSER)?;
         fs::write("/proc/self/uid_map", format!("{} 0 1", self.uid))?;
         fs::write("/proc/self/gid_map", format!("{} 0 1", self.gid))
     }

@@ -5,24 +5,27 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::{SigSet, Signal as NixSignal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process_group, pidfd_open, waitpid};
+use rustix::fs::Access;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process_group, pidfd_open, waitpid};
 
 use super::{kernel, network};
+use crate::sandbox::plan::SandboxLifetime;
 use crate::sandbox::wire::{self, AddressVersion, CommandSpec, InsideTarget, Reply, Request, StartPart, TerminalUse};
 
-/// Serves requests. Returns when Skein closes the socket.
-pub(super) fn run(control: &UnixStream) -> io::Result<()> {
+/// Serves requests. Returns when Skein closes the socket, or when the only command has ended.
+pub(super) fn run(control: &UnixStream, lifetime: SandboxLifetime) -> io::Result<()> {
     let mut ended = SigSet::empty();
     ended.add(NixSignal::SIGCHLD);
     let signals = SignalFd::with_flags(&ended, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     kernel::close_from(3, &[control.as_fd(), signals.as_fd()])?;
-    let mut commands = Commands::default();
+    let mut commands = Commands { ids: HashMap::new(), lifetime, has_ended: false };
     loop {
         let mut events = [
             PollFd::from_borrowed_fd(control.as_fd(), PollFlags::IN),
@@ -44,13 +47,19 @@ pub(super) fn run(control: &UnixStream) -> io::Result<()> {
                 Err(error) => return Err(error),
             }
         }
+        if commands.has_ended {
+            return Ok(());
+        }
     }
 }
 
-/// The commands that run, by process id.
-#[derive(Default)]
+/// The commands that run.
 struct Commands {
+    /// By process id.
     ids: HashMap<i32, u64>,
+    lifetime: SandboxLifetime,
+    /// True if the only command has ended.
+    has_ended: bool,
 }
 
 impl Commands {
@@ -79,9 +88,14 @@ impl Commands {
         match spawn(spec, descriptors) {
             Ok(pid) => {
                 self.ids.insert(pid.as_raw_nonzero().get(), id);
-                let handle = pidfd_open(pid, PidfdFlags::empty()).ok();
+                let handle = match self.lifetime {
+                    SandboxLifetime::Session => pidfd_open(pid, PidfdFlags::empty()).ok(),
+                    SandboxLifetime::Command => None,
+                };
                 let descriptors: Vec<_> = handle.iter().map(std::os::fd::AsFd::as_fd).collect();
-                wire::send(control, &Reply::Started { id }, &descriptors)
+                wire::send(control, &Reply::Started { id }, &descriptors)?;
+                // Signals about exits are lost while a command starts.
+                self.collect(control)
             }
             Err((part, error)) => {
                 let errno = error.raw_os_error();
@@ -121,6 +135,7 @@ impl Commands {
             let Some((_, status)) = waitpid(Some(process), WaitOptions::NOHANG)? else { continue };
             if let Some(id) = id {
                 wire::send(control, &Reply::Ended { id, status: status.as_raw() }, &[])?;
+                self.has_ended = self.lifetime == SandboxLifetime::Command;
             }
         }
     }
@@ -158,10 +173,12 @@ fn spawn(spec: &CommandSpec, descriptors: Vec<OwnedFd>) -> Result<Pid, (StartPar
     }) {
         return Err((StartPart::WorkingFolder, error));
     }
-    let mut descriptors = descriptors.into_iter();
-    let (Some(stdin), Some(stdout), Some(stderr)) = (descriptors.next(), descriptors.next(), descriptors.next()) else {
+    let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(descriptors) else {
         return Err((StartPart::Program, io::ErrorKind::InvalidInput.into()));
     };
+    if let Some(pid) = spawn_without_copy(spec, [&stdin, &stdout, &stderr]) {
+        return Ok(pid);
+    }
     let mut command = Command::new(&spec.program.0);
     command.args(spec.args.iter().map(|arg| &arg.0)).env_clear().current_dir(cwd);
     command.envs(spec.env.iter().map(|(name, value)| (&name.0, &value.0)));
@@ -170,6 +187,38 @@ fn spawn(spec: &CommandSpec, descriptors: Vec<OwnedFd>) -> Result<Pid, (StartPar
     let child = command.spawn().map_err(|error| (StartPart::Program, error))?;
     Pid::from_raw(child.id().cast_signed())
         .ok_or_else(|| (StartPart::Program, io::Error::other("the kernel gave no process id")))
+}
+
+/// Starts a command without copying this process first, which takes several times as long. Returns `None` if the command
+/// must be started in the other way, or cannot be started.
+#[expect(clippy::disallowed_methods, reason = "the sandbox process starts the commands of the sandbox")]
+fn spawn_without_copy(spec: &CommandSpec, stdio: [&OwnedFd; 3]) -> Option<Pid> {
+    // Only PID 1 of a namespace may unblock its signals: they do nothing to it.
+    if spec.terminal != TerminalUse::None || getpid() != Pid::INIT {
+        return None;
+    }
+    let mut command = Command::new(find_program(spec)?);
+    command.arg0(&spec.program.0).args(spec.args.iter().map(|arg| &arg.0)).env_clear();
+    command.envs(spec.env.iter().map(|(name, value)| (&name.0, &value.0)));
+    command.current_dir(spec.cwd.as_path()).process_group(0);
+    let [stdin, stdout, stderr] = stdio.map(OwnedFd::try_clone);
+    command.stdin(Stdio::from(stdin.ok()?)).stdout(Stdio::from(stdout.ok()?)).stderr(Stdio::from(stderr.ok()?));
+    unblock_signals().ok()?;
+    let child = command.spawn();
+    SigSet::all().thread_block().ok()?;
+    Pid::from_raw(child.ok()?.id().cast_signed())
+}
+
+/// Returns the path of a command's program, as the C library finds it.
+fn find_program(spec: &CommandSpec) -> Option<PathBuf> {
+    let program = Path::new(&spec.program.0);
+    if spec.program.0.as_encoded_bytes().contains(&b'/') {
+        return Some(program.to_owned());
+    }
+    let (_, path) = spec.env.iter().find(|(name, _)| name.0 == "PATH")?;
+    let candidates = std::env::split_paths(&path.0).map(|folder| spec.cwd.as_path().join(folder).join(program));
+    let is_program = |path: &PathBuf| path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok();
+    candidates.into_iter().find(is_program)
 }
 
 fn prepare_terminal(command: &mut Command, terminal: TerminalUse) {

@@ -22,12 +22,12 @@ pub(super) fn clone_process(namespaces: UnshareFlags) -> io::Result<Option<Pid>>
     Ok(Pid::from_raw(pid))
 }
 
-/// Moves this process into a new user namespace.
-pub(super) fn unshare_user() -> io::Result<()> {
-    // SAFETY: a user namespace changes no descriptor table and no memory.
+/// Moves this process into new namespaces, of these kinds.
+pub(super) fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
+    // SAFETY: callers name kinds of namespaces, which change no descriptor table and no memory.
     #[expect(unsafe_code, reason = "no safe wrapper")]
     unsafe {
-        rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER)?;
+        rustix::thread::unshare_unsafe(namespaces)?;
     }
     Ok(())
 }

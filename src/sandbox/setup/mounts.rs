@@ -5,7 +5,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, symlink};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
@@ -19,7 +19,9 @@ use super::kernel::{MountDepth, MountFlags, make_mounts_private, set_mount_flags
 use super::{LayerContext as _, SetupError};
 use crate::sandbox::layers::Layer;
 use crate::sandbox::os_text::OsText;
-use crate::sandbox::plan::{BaseAccess, FileBase, KeptName, MountSource, PlannedMount, ProcMount, SandboxPlan};
+use crate::sandbox::plan::{
+    BaseAccess, EarlyPlan, FileBase, KeptName, MountSource, PlannedMount, ProcMount, SandboxPlan,
+};
 
 /// Where the folder with empty files is mounted until `/dev` covers it.
 const STAGE: &str = "/dev";
@@ -32,33 +34,49 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
 ];
 
-/// Mounts everything in the plan. This process must be alone in its mount namespace.
-pub(super) fn apply(plan: &SandboxPlan, proc: ProcMount, ids: UserIds) -> Result<(), SetupError> {
+/// What is opened before anything changes.
+pub(super) struct PreparedMounts {
+    root: OwnedFd,
+    system: SystemMounts,
+}
+
+/// Separates the mounts of this process from the host's, and opens those of the kernel. This process must be alone in
+/// its mount namespace.
+pub(super) fn prepare(plan: &EarlyPlan, ids: UserIds) -> Result<PreparedMounts, SetupError> {
     let root = open("/").in_step(Layer::MountNamespace, || "open /".to_owned())?;
     make_mounts_private(&root).in_step(Layer::MountNamespace, || "make mounts private".to_owned())?;
-    let system = SystemMounts::open(plan, proc)?;
-    let sources = plan.mounts.iter().map(open_source).collect::<Result<Vec<_>, _>>()?;
-    let new_root = apply_base(plan.base, &root)?;
-    let stage = stage().in_step(Layer::MountNamespace, || "mount empty files".to_owned())?;
-    if let Some(sys) = &system.sys {
-        attach(sys, Path::new("/sys")).in_step(Layer::MountNamespace, || "mount /sys".to_owned())?;
+    let system = SystemMounts::open(plan, ids)?;
+    Ok(PreparedMounts { root, system })
+}
+
+impl PreparedMounts {
+    /// Mounts everything in the plan.
+    pub(super) fn attach(self, plan: &SandboxPlan) -> Result<(), SetupError> {
+        let Self { root, system } = self;
+        let sources = plan.mounts.iter().map(open_source).collect::<Result<Vec<_>, _>>()?;
+        let new_root = apply_base(plan.base, &root)?;
+        let stage = stage().in_step(Layer::MountNamespace, || "mount empty files".to_owned())?;
+        if let Some(sys) = &system.sys {
+            attach(sys, Path::new("/sys")).in_step(Layer::MountNamespace, || "mount /sys".to_owned())?;
+        }
+        attach(&system.proc, Path::new("/proc")).in_step(Layer::MountNamespace, || "mount /proc".to_owned())?;
+        for (at, (planned, source)) in plan.mounts.iter().zip(sources).enumerate() {
+            attach_source(planned, source, at)
+                .in_step(Layer::MountNamespace, || format!("mount {}", planned.target.as_path().display()))?;
+        }
+        drop(stage);
+        system.attach_devices().in_step(Layer::MountNamespace, || "mount /dev".to_owned())?;
+        if let Some(new_root) = new_root {
+            set_mount_flags(&new_root, MountFlags(MountFlags::READ_ONLY), MountDepth::Single)
+                .in_step(Layer::MountNamespace, || "make / read-only".to_owned())?;
+        }
+        rustix::process::chdir("/").in_step(Layer::MountNamespace, || "enter /".to_owned())
     }
-    system.attach_proc(ids)?;
-    for (at, (planned, source)) in plan.mounts.iter().zip(sources).enumerate() {
-        attach_source(planned, source, at)
-            .in_step(Layer::MountNamespace, || format!("mount {}", planned.target.as_path().display()))?;
-    }
-    drop(stage);
-    system.attach_devices().in_step(Layer::MountNamespace, || "mount /dev".to_owned())?;
-    if let Some(new_root) = new_root {
-        set_mount_flags(&new_root, MountFlags(MountFlags::READ_ONLY), MountDepth::Single)
-            .in_step(Layer::MountNamespace, || "make / read-only".to_owned())?;
-    }
-    rustix::process::chdir("/").in_step(Layer::MountNamespace, || "enter /".to_owned())
 }
 
 /// Mounts of the kernel's own file systems, opened while the host's are visible.
 struct SystemMounts {
+    /// Read-only for root, whose id owns the kernel's settings.
     proc: OwnedFd,
     /// A read-only `/sys`, if the base would leave it writable.
     sys: Option<OwnedFd>,
@@ -67,12 +85,16 @@ struct SystemMounts {
 }
 
 impl SystemMounts {
-    fn open(plan: &SandboxPlan, proc: ProcMount) -> Result<Self, SetupError> {
-        let proc = match proc {
-            ProcMount::New => new_file_system("proc", &[], MountAttrFlags::MOUNT_ATTR_NOSUID)
-                .in_step(Layer::NewProc, || "mount a new /proc".to_owned())?,
+    fn open(plan: &EarlyPlan, ids: UserIds) -> Result<Self, SetupError> {
+        let proc = match plan.proc {
+            ProcMount::New => {
+                let access = if ids.is_root() { MountAttrFlags::MOUNT_ATTR_RDONLY } else { MountAttrFlags::empty() };
+                new_file_system("proc", &[], MountAttrFlags::MOUNT_ATTR_NOSUID | access)
+                    .in_step(Layer::NewProc, || "mount a new /proc".to_owned())?
+            }
             ProcMount::Host => {
-                clone_path(Path::new("/proc"), 0).in_step(Layer::MountNamespace, || "keep /proc".to_owned())?
+                let flags = if ids.is_root() { MountFlags::READ_ONLY | MountFlags::NO_SUID } else { 0 };
+                clone_path(Path::new("/proc"), flags).in_step(Layer::MountNamespace, || "keep /proc".to_owned())?
             }
         };
         let sys = match plan.base {
@@ -98,30 +120,6 @@ impl SystemMounts {
         let terminals = new_file_system("devpts", &options, MountAttrFlags::MOUNT_ATTR_NOSUID)
             .in_step(Layer::MountNamespace, || "mount terminals".to_owned())?;
         Ok(Self { proc, sys, devices, terminals })
-    }
-
-    /// Mounts `/proc`. For root, whose id owns the kernel's settings, everything that is no process is read-only.
-    fn attach_proc(&self, ids: UserIds) -> Result<(), SetupError> {
-        let step = |what: &'static str| move || what.to_owned();
-        let target = Path::new("/proc");
-        attach(&self.proc, target).in_step(Layer::MountNamespace, step("mount /proc"))?;
-        if !ids.is_root() {
-            return Ok(());
-        }
-        let entries = fs::read_dir(target).in_step(Layer::MountNamespace, step("list /proc"))?;
-        for entry in entries.flatten() {
-            let is_process = entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
-            let Ok(data) = fs::symlink_metadata(entry.path()) else { continue };
-            if is_process || data.is_symlink() || (data.is_file() && data.mode() & 0o222 == 0) {
-                continue;
-            }
-            let path = entry.path();
-            let flags = MountFlags::READ_ONLY | MountFlags::NO_SUID | MountFlags::NO_DEV;
-            clone_path(&path, flags)
-                .and_then(|read_only| attach(&read_only, &path))
-                .in_step(Layer::MountNamespace, || format!("make {} read-only", path.display()))?;
-        }
-        Ok(())
     }
 
     fn attach_devices(&self) -> io::Result<()> {
@@ -312,12 +310,15 @@ fn attach(mount: &OwnedFd, target: &Path) -> io::Result<()> {
 }
 
 fn create_target(mount: &OwnedFd, target: &Path) -> io::Result<()> {
-    create_parents(target)?;
     let data = rustix::fs::fstat(mount)?;
-    if rustix::fs::FileType::from_raw_mode(data.st_mode).is_dir() {
-        fs::create_dir(target)
-    } else {
-        write_file(target, "")
+    let is_folder = rustix::fs::FileType::from_raw_mode(data.st_mode).is_dir();
+    let create = || if is_folder { fs::create_dir(target) } else { write_file(target, "") };
+    match create() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            create_parents(target)?;
+            create()
+        }
+        result => result,
     }
 }
 

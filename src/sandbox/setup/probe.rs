@@ -8,12 +8,12 @@ use std::path::Path;
 use rustix::process::{WaitOptions, waitpid};
 
 use super::identity::UserIds;
-use super::{SetupError, clone_mapped, kernel, report, set_up};
+use super::{SetupError, clone_mapped, exit, kernel, report, set_up};
 use crate::sandbox::layers::{Layer, LayerState, Layers};
 use crate::sandbox::os_text::OsText;
 use crate::sandbox::plan::{
     BaseAccess, FileBase, InternetSockets, Isolation, LandlockRules, MountSource, PlannedMount, ProcMount,
-    ResourceLimits, SandboxPlan, SocketRules, TerminalSession,
+    ResourceLimits, SandboxLifetime, SandboxPlan, SocketRules, TerminalSession,
 };
 use crate::sandbox::wire::{self, Reply};
 
@@ -102,6 +102,7 @@ fn plan(layers: &Layers, scratch: &Path) -> SandboxPlan {
         git: false,
         limits: ResourceLimits { processes: None, data: None, file_size: None },
         session: TerminalSession::New,
+        lifetime: SandboxLifetime::Session,
     }
 }
 
@@ -124,7 +125,7 @@ fn attempt(plan: &SandboxPlan, ids: UserIds) -> io::Result<Option<FailedStep>> {
         Err(error) => Ok(Some((error.layer, error.step.clone(), error.source.to_string()))),
         Ok(None) => {
             drop(here);
-            let reply = match set_up(plan, ids) {
+            let reply = match set_up(plan, ids, None) {
                 Ok(ready) => ready.send(&there),
                 Err(error) => report(&there, &error),
             };
@@ -142,9 +143,4 @@ fn attempt(plan: &SandboxPlan, ids: UserIds) -> io::Result<Option<FailedStep>> {
             }
         }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the copy of a process must not return into its caller")]
-fn exit(is_success: bool) -> ! {
-    std::process::exit(if is_success { 0 } else { 1 })
 }

@@ -115,7 +115,7 @@ const ARCHITECTURE: Option<TargetArch> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// Errors of [`apply`].
+/// Errors of a filter.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SeccompError {
     #[error("system calls of this architecture are unknown")]
@@ -126,15 +126,18 @@ pub(super) enum SeccompError {
     Rule(#[from] seccompiler::BackendError),
 }
 
-/// Refuses system calls for this process and all its descendants.
-pub(super) fn apply(sockets: SocketRules) -> Result<(), SeccompError> {
-    for program in programs(sockets)? {
-        apply_filter(&program)?;
+/// Filters that are ready to be applied.
+pub(super) struct SystemCallFilter([BpfProgram; 2]);
+
+impl SystemCallFilter {
+    /// Refuses system calls for this process and all its descendants.
+    pub(super) fn apply(&self) -> Result<(), SeccompError> {
+        Ok(self.0.iter().try_for_each(|program| apply_filter(program))?)
     }
-    Ok(())
 }
 
-fn programs(sockets: SocketRules) -> Result<[BpfProgram; 2], SeccompError> {
+/// Makes the filters for these sockets.
+pub(super) fn filter(sockets: SocketRules) -> Result<SystemCallFilter, SeccompError> {
     let mut refused: Rules = REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, Vec::new())).collect();
     refused.insert(libc::SYS_clone, namespace_rules()?);
     refused.insert(libc::SYS_ioctl, terminal_rules()?);
@@ -147,7 +150,7 @@ fn programs(sockets: SocketRules) -> Result<[BpfProgram; 2], SeccompError> {
     let fast_open = [TCP_FASTOPEN, TCP_FASTOPEN_CONNECT].map(|option| rule(&[eq(1, TCP), eq(2, option)]));
     refused.insert(libc::SYS_setsockopt, fast_open.into_iter().collect::<Result<_, _>>()?);
     let missing = NOT_IMPLEMENTED.iter().map(|call| (*call, Vec::new())).collect();
-    Ok([compile(refused, libc::EPERM)?, compile(missing, libc::ENOSYS)?])
+    Ok(SystemCallFilter([compile(refused, libc::EPERM)?, compile(missing, libc::ENOSYS)?]))
 }
 
 fn namespace_rules() -> Result<Vec<SeccompRule>, SeccompError> {

@@ -231,6 +231,11 @@ fn everyday_git_works_in_a_protected_repository() {
              git submodule foreach -q 'git log -1 --format=%s'",
             "inner",
         ),
+        (
+            "git -C lib checkout -q HEAD~1 && git submodule update 2>&1 && git -C lib log -1 --format=%s && \
+             git submodule update --init --recursive && git -C lib rev-parse --show-toplevel | xargs basename",
+            "lib",
+        ),
         ("git stash list | wc -l && git clean -qfd && git status --porcelain | wc -l", "0"),
     ];
     for (command, expected) in uses {
@@ -238,6 +243,68 @@ fn everyday_git_works_in_a_protected_repository() {
         assert_eq!(printed.lines().last(), Some(expected), "{command}");
     }
     assert!(session.questions().is_empty());
+}
+
+#[test]
+fn submodules_are_fetched_without_a_change_of_the_config() {
+    if !needs_tool("git") {
+        return;
+    }
+    let machine = machine();
+    let script = "git init -q lib.src && git -C lib.src commit -q --allow-empty -m lib && git init -q whole && \
+                  cd whole && git submodule --quiet add $PWD/../lib.src lib && \
+                  git config -f .gitmodules submodule.lib.url ../lib.src && git commit -qam 'add lib' && \
+                  cd .. && git clone -q whole ../project/copy";
+    outside(&machine, script);
+    let mut session = SandboxedSession::start(machine, &json!({"network": "off"}), &[]);
+    let configs = |session: &SandboxedSession| fs::read_to_string(session.machine.path("project/copy/.git/config"));
+    let before = configs(&session).unwrap();
+    // The first update clones the submodule, the others find it.
+    for _ in 0..2 {
+        let printed = session.works("cd copy && git submodule update --init 2>&1 && git -C lib log -1 --format=%s");
+        assert_eq!(printed.lines().last(), Some("lib"), "{printed}");
+    }
+    assert_eq!(configs(&session).unwrap(), before);
+    assert!(session.questions().is_empty(), "a submodule names no program");
+    // A later sandbox protects the config of the submodule, and git still updates it.
+    let machine = session.end();
+    let mut session = SandboxedSession::start(machine, &json!({"network": "off"}), &[]);
+    let printed = session.works("cd copy && git submodule update --init 2>&1 && git -C lib log -1 --format=%s");
+    assert_eq!(printed.lines().last(), Some("lib"), "{printed}");
+    let config = "copy/.git/modules/lib/config";
+    for attempt in [
+        format!("git config -f {config} core.fsmonitor ./run"),
+        format!("echo '[core] hooksPath = .' >> {config}"),
+        format!("mv {config} moved"),
+        "echo run > copy/.git/modules/lib/hooks/post-checkout".to_owned(),
+        "git -C copy config core.sshCommand ./run".to_owned(),
+    ] {
+        let (result, _) = session.shell(&attempt);
+        assert_ne!(structured(&result)["exit_code"], 0, "{attempt}: {result}");
+    }
+    let kept = fs::read_to_string(session.machine.path("project").join(config)).unwrap();
+    assert!(kept.contains("worktree = ") && !kept.contains("fsmonitor") && !kept.contains("hooksPath"), "{kept}");
+}
+
+#[test]
+fn a_file_that_is_replaced_outside_stays_protected_or_hidden() {
+    if !needs_tool("git") {
+        return;
+    }
+    let machine = machine();
+    machine.write("home/.netrc", "SECRET");
+    let mut session = SandboxedSession::start(machine, &json!({"network": "off"}), &[]);
+    let attempts = "cat ~/.netrc; git config core.fsmonitor ./run; echo '[core]' >> .git/config";
+    for _ in 0..2 {
+        let (result, _) = session.shell(attempts);
+        assert!(!result.to_string().contains("SECRET"), "{result}");
+        let config = fs::read_to_string(session.machine.path("project/.git/config")).unwrap();
+        assert!(!config.contains("fsmonitor") && config.matches("[core]").count() == 1, "{config}");
+        // Both programs write a new file and rename it.
+        let change = "git -C ../project config user.name Other && cp ../home/.netrc new && mv new ../home/.netrc";
+        outside(&session.machine, change);
+    }
+    assert_eq!(session.works("git config user.name"), "Other\n", "inside has the new config");
 }
 
 #[test]
@@ -255,4 +322,16 @@ fn an_unsaved_tracking_branch_is_explained() {
     assert!(result.to_string().contains("the tracking branch were not saved"), "{result}");
     let (result, _) = session.shell("git push inside HEAD:topic");
     assert!(!result.to_string().contains("tracking branch"), "{result}");
+    // The same in the background.
+    let command = json!({"command": "git push -u inside HEAD:later", "timeout": 60, "background": true});
+    let (result, _) = session.call("shell", &command);
+    let id = structured(&result)["id"].clone();
+    let mut heard = String::new();
+    let mut is_running = true;
+    while is_running {
+        let (result, _) = session.call("shell_output", &json!({"id": id, "wait_seconds": 20}));
+        heard.push_str(&result.to_string());
+        is_running = structured(&result)["running"] == true;
+    }
+    assert!(heard.contains("the tracking branch were not saved"), "{heard}");
 }

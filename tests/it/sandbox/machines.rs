@@ -107,6 +107,22 @@ fn none_shows_only_the_system() {
     }
 }
 
+/// With a network, the first process is Skein's program, started again; without one, it is a copy of `skein sandbox`.
+#[test]
+fn the_first_process_shows_nothing_of_skein() {
+    for user in users() {
+        let place = Place::new(user);
+        for network in ["off", "example.com"] {
+            for file in ["environ", "maps", "fd/0", "cwd/x", "root/x", "mem"] {
+                let output = place.shell(&["--network", network], &format!("cat /proc/1/{file}"));
+                let printed = text(&output);
+                assert!(!output.status.success() && printed.contains("Permission denied"), "{user:?}: {printed}");
+                assert!(!printed.contains("SECRET"), "{user:?}: {printed}");
+            }
+        }
+    }
+}
+
 #[test]
 fn home_is_never_a_workspace() {
     for user in users() {

@@ -73,6 +73,13 @@ impl SandboxedSession {
         data["stdout"].as_str().unwrap().to_owned()
     }
 
+    /// Ends the session and Skein. Returns the machine.
+    pub(super) fn end(self) -> Sandbox {
+        let Self { machine, mut client, .. } = self;
+        client.finish();
+        machine
+    }
+
     /// Takes the questions so far, except those about the shell.
     pub(super) fn questions(&self) -> Vec<Value> {
         std::mem::take(&mut *self.asked.borrow_mut())

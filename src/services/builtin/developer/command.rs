@@ -20,7 +20,7 @@ use super::command_report::{code, status_text, with_verdict};
 use super::files::Files;
 use super::output::{Capture, Keeps, Log};
 use super::pump::Pump;
-use super::sandbox_remarks::{CommandChoice, SandboxRemarks, path_sentences};
+use super::sandbox_remarks::{CommandChoice, SandboxRemarks, error_sentences};
 use crate::services::builtin::answer::{ToolReply, with_data};
 
 /// Output is worth reading after a pause of this length.
@@ -224,7 +224,7 @@ impl BackgroundCommand {
         let shown = output.take();
         let mut refused = self.refusals().take_new();
         if let Some(sandbox) = &self.sandbox {
-            refused.extend(path_sentences(sandbox, &shown.text, self.choice, call));
+            refused.extend(error_sentences(sandbox, &shown.text, self.choice, call));
         }
         let remarks = SandboxRemarks { refused, protected };
         let mut data = json!({

@@ -77,16 +77,6 @@ pub(super) fn with_verdict(mut output: String, verdict: &str) -> String {
     output + "[" + verdict + "]"
 }
 
-/// Returns an explanation if git inside a sandbox could not change its config, which is protected.
-pub(super) fn explain_git_config(stderr: &str) -> Option<String> {
-    let failed = ["could not write config file", "could not lock config file"];
-    failed.iter().any(|text| stderr.contains(text)).then(|| {
-        "the sandbox protects the config of git, so settings such as the tracking branch were not saved; the rest of the \
-         command may have worked; saving them needs `unsandboxed`"
-            .to_owned()
-    })
-}
-
 pub(super) fn status_text(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit {code}"),

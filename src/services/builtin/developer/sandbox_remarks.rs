@@ -33,7 +33,7 @@ impl SandboxRemarks {
     ) -> Self {
         let hosts = sandbox.host_refusals();
         let mut refused: Vec<String> = hosts.iter().map(ToString::to_string).collect();
-        refused.extend(path_sentences(sandbox, errors, choice, call));
+        refused.extend(error_sentences(sandbox, errors, choice, call));
         let protected = sandbox.check_protected(call, |path| files.lock().has_created(path)).await;
         Self { refused, protected }
     }
@@ -49,8 +49,9 @@ impl SandboxRemarks {
     }
 }
 
-/// Returns a sentence for each path in the error output that the sandbox probably refused.
-pub(super) fn path_sentences(
+/// Returns what the error output of a command says about its sandbox: a sentence for each path that was probably
+/// refused, and one about the config of git.
+pub(super) fn error_sentences(
     sandbox: &CommandSandbox,
     errors: &str,
     choice: CommandChoice,
@@ -62,5 +63,16 @@ pub(super) fn path_sentences(
             format!("probably refused by the sandbox: {}; allowed without `read_only`", refusal.path)
         }
     };
-    sandbox.path_refusals(errors, &call.session.cwd).iter().map(sentence).collect()
+    let paths = sandbox.path_refusals(errors, &call.session.cwd);
+    paths.iter().map(sentence).chain(explain_git_config(errors)).collect()
+}
+
+/// Returns an explanation if git inside a sandbox could not change its config, which is protected.
+fn explain_git_config(errors: &str) -> Option<String> {
+    let failed = ["could not write config file", "could not lock config file"];
+    failed.iter().any(|text| errors.contains(text)).then(|| {
+        "the sandbox protects the config of git, so settings such as the tracking branch were not saved; the rest of the \
+         command may have worked; saving them needs `unsandboxed`"
+            .to_owned()
+    })
 }

@@ -20,9 +20,7 @@ use crate::services::sandboxes::SandboxedCommand;
 use crate::tool::{CallContext, CallSandbox};
 
 use super::command::StartedCommand;
-use super::command_report::{
-    CommandReport, MAX_TIMEOUT, SILENCED, code, explain_git_config, status_text, timeout_text,
-};
+use super::command_report::{CommandReport, MAX_TIMEOUT, SILENCED, code, status_text, timeout_text};
 use super::output::{Capture, Keeps, Log};
 use super::progress::LiveOutput;
 use super::pump::{Pump, Stream};
@@ -284,9 +282,7 @@ pub(in crate::services::builtin) async fn run_program(
     let remarks = match &sandbox {
         Some(sandbox) => {
             let errors = run.stderr.render().text;
-            let mut remarks = SandboxRemarks::of_command(sandbox, &errors, program.choice, call, &state.files).await;
-            remarks.refused.extend(explain_git_config(&errors));
-            remarks
+            SandboxRemarks::of_command(sandbox, &errors, program.choice, call, &state.files).await
         }
         None => SandboxRemarks::default(),
     };
