@@ -2,3 +2,4 @@
 
 pub mod attach;
 pub mod export;
+pub mod requirement_server;

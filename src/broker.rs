@@ -15,12 +15,14 @@ mod named_hosts;
 mod names;
 mod pinned_specs;
 mod program_sandboxes;
+mod requirement;
 mod session_state;
 mod template;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use binding::BindingBase;
 pub use binding::{AdmissionError, Binding, ExcludedTool, PermitError, Requester, ServiceResource};
 pub use bound_tool::BoundTool;
 pub use files::{PathError, within};
@@ -29,15 +31,17 @@ pub use gate::{DecisionReason, GateDecision, Judge, RuleStore, RuleStoreError};
 use manage::DISABLED;
 pub use manage::sanitize_text;
 pub use pinned_specs::{ToolClaims, ui_of};
+pub use requirement::{RequirementPublisher, RequirementSource};
 pub use rule_arguments::unreadable;
 
 use crate::graph::{Plan, ToolScope};
 use crate::ids::{ModeId, ServiceName};
 use crate::manifest::{ApprovalLevel, ModeEntry, Readiness, ServiceEntry};
 use crate::permissions::{self, SourcedRule};
-use crate::services::{Lease, Pool};
+use crate::services::{Lease, Pool, Service};
 use crate::tool::ask::Asker;
 use crate::tool::{Catalog, ServiceError, SessionContext, SessionStates};
+use requirement::RequirementBinder;
 use session_state::BrokerState;
 
 /// Binds modes to sessions.
@@ -48,6 +52,8 @@ pub struct Broker {
     /// Rules in addition to those of the plan.
     rules: Arc<[SourcedRule]>,
     judge: Option<Arc<dyn Judge>>,
+    /// Publishes required services. `None`: a program that requires a service does not start.
+    publisher: Option<Arc<dyn RequirementPublisher>>,
     limits: ParentLimits,
     /// What the broker remembers about each session. Clones share it.
     states: Arc<SessionStates<BrokerState>>,
@@ -90,6 +96,12 @@ pub struct WriteDeadlock {
 pub trait WriteLock: Send + Sync {
     /// Waits until the caller may write to these files. Fails if waiting would deadlock.
     fn acquire(&self, files: Vec<PathBuf>) -> BoxFuture<'_, Result<(), WriteDeadlock>>;
+}
+
+/// Makes the bindings of required services for one session in one mode.
+trait RequiredBinder: Send + Sync {
+    /// Returns the binding of a required service with this catalog. `None` if there is no such service.
+    fn binding(&self, service: &Arc<Service>, catalog: &Arc<Catalog>) -> Option<Arc<Binding>>;
 }
 
 impl BindRequest {
@@ -147,7 +159,21 @@ pub enum BindError {
 
 impl Broker {
     pub fn new(plan: Arc<Plan>, pool: Pool) -> Self {
-        Self { plan, pool, rules: Arc::default(), judge: None, limits: ParentLimits::default(), states: Arc::default() }
+        Self {
+            plan,
+            pool,
+            rules: Arc::default(),
+            judge: None,
+            publisher: None,
+            limits: ParentLimits::default(),
+            states: Arc::default(),
+        }
+    }
+
+    /// Returns the same broker with a publisher for required services.
+    #[must_use]
+    pub fn with_publisher(&self, publisher: Arc<dyn RequirementPublisher>) -> Self {
+        Self { publisher: Some(publisher), ..self.clone() }
     }
 
     /// Returns a broker for another plan that uses the same pool.
@@ -221,6 +247,15 @@ impl Broker {
         let (mode, scope) = self.plan.mode(id).ok_or_else(|| BindError::UnknownMode(id.clone()))?;
         terms.add_enabled_services(&self.plan);
         let gate = self.session_gate(mode, &terms);
+        let base = BindingBase {
+            plan: Arc::clone(&self.plan),
+            mode: id.clone(),
+            scope: scope.clone(),
+            gate,
+            request: terms.clone(),
+        };
+        let binder: Arc<dyn RequiredBinder> = Arc::new(RequirementBinder::new(base.clone()));
+        self.states.of(&terms.session).add_binder(Arc::downgrade(&binder));
         let find = |name: &ServiceName| terms.service(&self.plan, name.as_str());
         let mut levels = self.plan.start_levels(id);
         let mut brought = terms.client_requirements(&levels);
@@ -280,8 +315,7 @@ impl Broker {
                 }
             }
         }
-        let plan = Arc::clone(&self.plan);
-        let binding = Binding::freeze(plan, id.clone(), scope.clone(), bound, absent, gate, terms);
+        let binding = Binding::freeze(&base, bound, absent, binder);
         for problem in binding.rules_without_match() {
             tracing::warn!("{problem}");
         }

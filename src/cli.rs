@@ -4,6 +4,7 @@
 
 mod acp;
 mod agents;
+mod apps;
 mod attach;
 mod chat;
 mod check;
@@ -180,6 +181,8 @@ enum Command {
     Services(services::ServicesArgs),
     /// List, show, export, delete and search stored sessions
     Sessions(sessions::SessionsArgs),
+    /// List, open and export the apps that modes have made
+    Apps(apps::AppsArgs),
     /// Show the tools of a mode, and why others are excluded
     Tools(tools::ToolsArgs),
     /// List permission rules, or show the decision for a call
@@ -227,6 +230,7 @@ impl Command {
             Command::Agents(_) => "agents",
             Command::Services(_) => "services",
             Command::Sessions(_) => "sessions",
+            Command::Apps(_) => "apps",
             Command::Tools(_) => "tools",
             Command::Permissions(_) => "permissions",
             Command::Mcp(_) => "mcp",
@@ -389,6 +393,7 @@ fn run(cli: Cli, folders: &Folders, output: &mut CommandOutput) -> Result<(), Co
         Command::Agents(args) => agents::run(&args, global, folders, output),
         Command::Services(args) => services::run(&args, global, folders, output),
         Command::Sessions(args) => sessions::run(&args, folders, output),
+        Command::Apps(args) => apps::run(&args, folders, output),
         Command::Tools(args) => tools::run(&args, global, folders, output),
         Command::Permissions(args) => permissions::run(&args, global, folders, output),
         Command::Mcp(args) => mcp::run(&args, global, folders, output),

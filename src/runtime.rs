@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::adapter::attach::Attachments;
+use crate::adapter::requirement_server::RequirementServer;
 use crate::agents::ExternalAgents;
 use crate::broker::Broker;
 use crate::external::{ExternalAgentPool, LaunchContext, NoExternalAgents};
@@ -20,7 +21,7 @@ pub use status::{StatusReport, reports};
 pub struct RuntimePaths {
     /// The folder for sockets.
     pub sockets: PathBuf,
-    /// The Skein executable, which external agents start to attach to this process.
+    /// The Skein executable, which external agents and services start to attach to this process.
     pub program: PathBuf,
     /// A folder for temporary files.
     pub scratch: PathBuf,
@@ -38,21 +39,24 @@ pub struct Runtime {
 
 impl Runtime {
     /// Creates a runtime. Starts only the status socket, and only if `home` is given; without `home` there are no
-    /// external agents.
+    /// external agents, and no program of a service reaches a service that it requires.
     pub fn start(plan: Arc<Plan>, registry: BuiltinRegistry, options: PoolOptions, home: Option<RuntimePaths>) -> Self {
         let scope = TaskScope::new();
         let (environment, reaper, sandbox) =
             (options.environment.clone(), options.reaper.clone(), options.sandbox.clone());
         let pool = Pool::new(registry, options);
+        let mut broker = Broker::new(plan, pool.clone());
         let agents = home.map(|home| {
             let attachments = Attachments::new(home.sockets.clone(), &scope);
+            let publisher = RequirementServer::new(attachments.clone(), home.program.clone());
+            broker = broker.with_publisher(Arc::new(publisher));
             let (program, scratch) = (home.program, home.scratch);
             let context = LaunchContext { environment, reaper, attachments, program, scratch, sandbox };
             let agents = ExternalAgentPool::new(context);
             status::serve(&home.sockets, pool.clone(), agents.clone(), &scope);
             agents
         });
-        Self { broker: Broker::new(plan, pool.clone()), pool, agents, scope }
+        Self { broker, pool, agents, scope }
     }
 
     /// Returns the port that runs external agents. Without paths, it runs none.

@@ -3,6 +3,7 @@
 //! Invariant: the pool knows no agent and no mode. Every holder of a `Lease` may call; the broker decides who gets
 //! one. A service that belongs to a session ends with the session.
 
+mod active_calls;
 pub mod builtin;
 mod circuit;
 mod connection;
@@ -15,6 +16,7 @@ mod negotiation;
 mod record;
 mod remote;
 mod replies;
+mod requirement_offers;
 pub(crate) mod sandboxes;
 mod service_sandbox;
 mod stdio;
@@ -25,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sha2::{Digest as _, Sha256};
 
+pub use active_calls::ActiveCalls;
 pub use builtin::computercontroller::{DOCUMENT_PARSER_ARGUMENT, run_document_parser};
 pub use builtin::{BuiltinContext, BuiltinError, BuiltinRegistry, InlineTools};
 pub use circuit::{Circuit, StartPermit};
@@ -40,7 +43,10 @@ use crate::manifest::{ManifestDuration, ServiceSharing as Sharing, Transport};
 use crate::process::{Reaper, minimal_environment};
 use crate::sandbox::{SandboxLauncher, SandboxSpec};
 use crate::task::TaskScope;
-use crate::tool::{ServiceError, ServiceStatus, SessionContext, SessionLifetime};
+use crate::tool::{
+    AddressForm, Catalog, RequirementError, RequirementOffer, ServiceError, ServiceStatus, SessionContext,
+    SessionLifetime,
+};
 use connection::ServiceConnection;
 use eras::{Era, EraCache};
 use remote::{ConnectError, McpClient, McpConnection, Owner};
@@ -89,6 +95,25 @@ enum StartError {
     Catalog { reason: String },
     #[error("it was not ready after {limit}")]
     Timeout { limit: ManifestDuration },
+}
+
+/// A service that the program of another one is to reach.
+#[derive(Debug)]
+pub struct RequirementRequest {
+    /// The service whose program calls.
+    pub caller: ServiceName,
+    pub required: Arc<Service>,
+    /// The catalog of the required service when the program starts.
+    pub catalog: Arc<Catalog>,
+    /// The calls that the caller works on.
+    pub calls: Arc<ActiveCalls>,
+    pub form: AddressForm,
+}
+
+/// Offers required services to the programs of one session. The session's rules and consents apply to their calls.
+pub trait RequirementHost: std::fmt::Debug + Send + Sync {
+    /// Offers a service to the first program that uses the address. Fails if this process offers no services.
+    fn offer(&self, request: RequirementRequest) -> Result<RequirementOffer, RequirementError>;
 }
 
 /// A handle on the pool that is cheap to clone.
@@ -236,7 +261,7 @@ impl Inner {
         });
     }
 
-    fn key(&self, ServiceSpec { manifest, sandbox }: &ServiceSpec, session: Option<SessionLifetime>) -> Key {
+    fn key(&self, ServiceSpec { manifest, sandbox, .. }: &ServiceSpec, session: Option<SessionLifetime>) -> Key {
         let mut hasher = Sha256::new();
         let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
         // A missing variable is reported when the service starts.
@@ -254,29 +279,45 @@ impl Inner {
         let environment = &self.options.environment;
         let Service { manifest, owner, secrets, .. } = service;
         let name = manifest.name.clone();
+        let form = match &manifest.transport {
+            Transport::Builtin(_) => return Err(ConnectError::InProcess),
+            Transport::Stdio(_) => AddressForm::CommandLine,
+            Transport::Http(_) => AddressForm::Url,
+        };
+        let offers = service.offer_requirements(form).await?;
+        let secrets = secrets.clone().and(SecretValues::of(offers.secrets()));
         let client = McpClient::new(name.clone(), secrets.clone(), owner.clone());
-        match &manifest.transport {
-            Transport::Builtin(_) => Err(ConnectError::InProcess),
+        let connection = match &manifest.transport {
+            Transport::Builtin(_) => return Err(ConnectError::InProcess),
             Transport::Stdio(transport) => {
-                let sandbox = service.program_sandbox(self.options.sandbox.as_ref());
-                let started = stdio::start(transport, environment, self.options.reaper.as_ref(), sandbox).await;
-                let (wire, stderr, group, notices) = started?;
-                service.report_sandbox(notices);
+                let mut sandbox = service.program_sandbox(self.options.sandbox.as_ref());
+                if let Some(sandbox) = &mut sandbox {
+                    offers.open_in(sandbox);
+                }
+                let program = stdio::Program { transport, environment, variables: offers.variables() };
+                let started = stdio::start(program, self.options.reaper.as_ref(), sandbox).await?;
+                if !started.has_unix_sockets && !offers.is_empty() {
+                    return Err(RequirementError::NoSockets.into());
+                }
+                service.report_sandbox(started.notices);
+                let (wire, group) = (started.wire, started.group);
                 let failure = wire.failure();
-                self.scope.spawn(stdio::log(name, stderr, secrets.clone(), failure.clone()));
-                McpConnection::connect(client, wire, era, Some((group, failure)), service.gate(), &self.scope).await
+                self.scope.spawn(stdio::log(name, started.stderr, secrets, failure.clone()));
+                McpConnection::connect(client, wire, era, Some((group, failure)), service.gate(), &self.scope).await?
             }
             Transport::Http(transport) => {
-                let wire = http::start(transport, environment)?;
+                let wire = http::start(transport, environment, &offers.headers())?;
                 let connected = McpConnection::connect(client, wire, era, None, None, &self.scope).await;
                 match connected {
                     Err(ConnectError::Handshake { .. }) if http::speaks_old_transport(transport, environment).await => {
-                        Err(ConnectError::OldTransport)
+                        return Err(ConnectError::OldTransport);
                     }
-                    connected => connected,
+                    connected => connected?,
                 }
             }
-        }
+        };
+        connection.hold(offers, &self.scope);
+        Ok(connection)
     }
 
     async fn connect(&self, service: &Service) -> Result<Arc<dyn ServiceConnection>, StartError> {

@@ -12,6 +12,8 @@ pub mod elicit;
 mod limit;
 pub mod manage;
 mod notice;
+mod outer_call;
+mod requirement;
 mod text;
 mod preview;
 mod session;
@@ -21,7 +23,9 @@ mod target;
 pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
 pub use call_sandbox::{CallSandbox, SandboxView};
 pub use notice::{LogNotices, Notice, NoticeSink};
+pub use outer_call::InnerQuestion;
 pub use preview::{FileChange, ScriptText, command, script, subject};
+pub use requirement::{AddressForm, RequirementError, RequirementOffer, requirement_header, requirement_variable};
 pub use session::{SessionContext, SessionContextPorts, SessionLifetime, SessionStates};
 pub use state::{NoStateStore, StateEntries, StateStore};
 pub use target::{FileTarget, path_line};
@@ -38,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::conversation::{Content, Message};
 use crate::ids::{ServiceName, ToolName};
+use outer_call::{InnerQuestions, OuterCall};
 
 /// Metadata key under which a built-in tool reports a URL at another host instead of the page. The caller decides about
 /// each host.
@@ -102,6 +107,9 @@ pub struct CallContext {
     /// The port for elicitations of the service, if the session has a user.
     asker: Option<Arc<dyn ask::Asker>>,
     sandbox: Option<Arc<CallSandbox>>,
+    /// The call of a service during which this one is made. `None` if no service makes it.
+    outer: Option<Arc<OuterCall>>,
+    questions: Arc<InnerQuestions>,
 }
 
 type ActivitySink = Arc<dyn Fn(Activity) + Send + Sync>;
@@ -124,8 +132,18 @@ impl ExchangeView {
 
 impl CallContext {
     pub fn new(session: Arc<SessionContext>) -> Self {
-        let (cancel, view) = (CancellationToken::new(), ExchangeView::default());
-        Self { session, cancel, id: None, view, targets: None, activity: None, asker: None, sandbox: None }
+        Self {
+            session,
+            cancel: CancellationToken::new(),
+            id: None,
+            view: ExchangeView::default(),
+            targets: None,
+            activity: None,
+            asker: None,
+            sandbox: None,
+            outer: None,
+            questions: Arc::default(),
+        }
     }
 
     #[must_use]

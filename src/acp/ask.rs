@@ -130,7 +130,8 @@ impl AcpAsker {
         question.call = Some(Arc::clone(&id));
         let arguments = Value::Object(question.arguments.clone());
         let call = ToolUse { id: id.to_string(), name: question.tool.clone(), arguments };
-        let announced = calls::tool_call(&call, question.by.as_deref(), None, &self.plan, &self.cwd);
+        let by = caller(question.by.as_deref(), question.calling_services());
+        let announced = calls::tool_call(&call, by.as_deref(), None, &self.plan, &self.cwd);
         self.wire.send_update(&self.session.0, acp::SessionUpdate::ToolCall(announced));
         acp::ToolCallId::new(id)
     }
@@ -147,12 +148,13 @@ impl AcpAsker {
     fn request(&self, question: PermissionRequest) -> acp::RequestPermissionRequest {
         let of_sandbox = question.sandbox_title().map(printable);
         // A client that shows subagents knows the call by the child session and its id there.
-        let apart = question.apart.filter(|_| self.features.subagents);
+        let apart = question.apart.clone().filter(|_| self.features.subagents);
         let (session, call) = match apart {
             Some((session, call)) => (acp::SessionId::new(session), Some(call)),
-            None => (self.session.clone(), question.call),
+            None => (self.session.clone(), question.call.clone()),
         };
-        let by = question.by.filter(|_| session == self.session);
+        let services = question.calling_services();
+        let by = caller(question.by.as_deref().filter(|_| session == self.session), services);
         let id = call.unwrap_or_else(|| random_id("call").into());
         let (target, change) = (question.target.as_ref(), question.change.as_ref());
         let mut preview = calls::preview(&question.tool, &question.arguments, change, &self.plan);
@@ -199,5 +201,15 @@ impl AcpAsker {
             options.push(acp::PermissionOption::new(ALLOW_IN_PROJECT, name, acp::PermissionOptionKind::AllowAlways));
         }
         options
+    }
+}
+
+/// Names the agent that makes a call and the services that ask for it: `goose/assistant: scheduling asks to call`.
+/// `None` if the session itself makes the call.
+fn caller(by: Option<&str>, services: Option<String>) -> Option<String> {
+    match (by, services) {
+        (by, None) => by.map(str::to_owned),
+        (None, Some(services)) => Some(format!("{services} asks to call")),
+        (Some(by), Some(services)) => Some(format!("{by}: {services} asks to call")),
     }
 }

@@ -8,6 +8,7 @@
 
 mod http;
 mod token;
+mod token_file;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,6 +25,7 @@ pub use http::HttpOffer;
 use http::HttpServer;
 
 use self::token::Token;
+pub use self::token_file::{AttachTarget, TokenFile, TokenFileError};
 use super::export::BindingServer;
 use crate::socket;
 use crate::task::TaskScope;
@@ -86,6 +88,8 @@ pub enum OfferError {
     Port(#[source] std::io::Error),
     #[error("there can be no socket at {}: {source}; choose another SKEIN_DATA_DIR", .path.display())]
     Socket { path: PathBuf, source: std::io::Error },
+    #[error("the token cannot be written to {}: {source}", .path.display())]
+    File { path: PathBuf, source: std::io::Error },
 }
 
 impl From<getrandom::Error> for OfferError {
@@ -121,6 +125,21 @@ impl Attachments {
         let offered = PendingOffer { token: token.clone(), export: Some(export), ended: self.end_token()? };
         offers.insert(id, offered);
         Ok(SocketOffer { socket, token: token.text().to_owned(), id, offers: Arc::clone(&self.offers) })
+    }
+
+    /// Offers a binding on the socket, with the socket and the token in a file that only the user can read. Fails as
+    /// [`Attachments::offer`] does, or if the file cannot be written.
+    pub fn offer_in_file(&self, export: BindingServer) -> Result<TokenFile, OfferError> {
+        let offer = self.offer(export)?;
+        let chance = Token::new()?;
+        let path = self.folder.join(format!("{}-{}", std::process::id(), &chance.text()[..8]));
+        TokenFile::write(path, offer)
+    }
+
+    /// Offers a binding over HTTP on this machine, at a URL that contains the token. The first client that begins a
+    /// session has it to itself. Fails as [`Attachments::offer_http`] does.
+    pub fn offer_http_once(&self, export: BindingServer) -> Result<HttpOffer, OfferError> {
+        Ok(self.http_server()?.offer_once(export, Token::new()?, self.end_token()?))
     }
 
     /// Offers a binding over HTTP on this machine, to clients that present the token in every request, until the offer
@@ -170,11 +189,13 @@ impl Attachments {
     }
 }
 
-/// Removes the sockets of Skein processes that were killed.
+/// Removes the sockets and tokens of Skein processes that were killed.
 fn sweep(folder: &Path) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    let sockets = entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|of| of == EXTENSION));
-    sockets.for_each(|path| drop(socket::connect(&path)));
+    let paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    let sockets = paths.iter().filter(|path| path.extension().is_some_and(|of| of == EXTENSION));
+    sockets.for_each(|path| drop(socket::connect(path)));
+    paths.iter().for_each(|path| token_file::remove_stale(path));
 }
 
 async fn accept(listener: UnixListener, path: PathBuf, scope: TaskScope, offers: Offers) {
@@ -255,7 +276,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Drop for SocketOffer {
     fn drop(&mut self) {
-        if let Some(offered) = lock(&self.offers).remove(&self.id) {
+        // The lock is released first: what the offer holds may itself drop an offer.
+        let offered = lock(&self.offers).remove(&self.id);
+        if let Some(offered) = offered {
             offered.ended.cancel();
         }
     }

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::broker::{Binding, BoundTool, Requester};
+use crate::broker::{Binding, BoundTool, Requester, RequirementSource, ServiceResource};
 use crate::conversation::Content;
 use crate::tool::{CallContext, CallProgress, ServiceError, SessionContext, ToolOutcome};
 
@@ -28,13 +28,54 @@ const PROGRESS_BUFFER: usize = 64;
 /// An MCP server for a binding. Clones share one tool list.
 #[derive(Debug, Clone)]
 pub struct BindingServer {
-    source: BindingSource,
-    session: Arc<SessionContext>,
+    origin: CallOrigin,
     names: ToolNaming,
     about: String,
     /// Services whose tools are not served.
     excluded: Vec<String>,
     listed: Arc<OnceLock<BTreeMap<String, ExportedTool>>>,
+}
+
+/// The origin of the calls that a server receives, and the binding that decides on them.
+#[derive(Debug, Clone)]
+enum CallOrigin {
+    /// A client or an external agent, in this session.
+    Session { source: BindingSource, session: Arc<SessionContext> },
+    /// The program of a service, in the session whose call it works on.
+    Service(RequirementSource),
+}
+
+impl CallOrigin {
+    /// Returns the binding that decides on calls now. `None` if the session of a service has none.
+    fn binding(&self) -> Option<Arc<Binding>> {
+        match self {
+            CallOrigin::Session { source, .. } => Some(source.current()),
+            CallOrigin::Service(source) => source.binding(),
+        }
+    }
+
+    /// Returns the binding for a call.
+    fn require_binding(&self) -> Result<Arc<Binding>, ErrorData> {
+        let unbound = "no session uses the service that asks, so nothing is called";
+        self.binding().ok_or_else(|| ErrorData::invalid_request(unbound, None))
+    }
+
+    /// Returns the context of a call, and a token that is cancelled when the call must end. Fails if nothing may be
+    /// called now.
+    fn begin(&self, request: &RequestContext<RoleServer>) -> Result<(CallContext, CancellationToken), ErrorData> {
+        let (context, end) = match self {
+            CallOrigin::Session { source, session } => (CallContext::new(Arc::clone(session)), source.turn()?),
+            CallOrigin::Service(source) => source.context().ok_or_else(|| {
+                let problem = format!(
+                    "`{}` works on no call of a session now, so it may not call `{}`",
+                    source.caller(),
+                    source.service()
+                );
+                ErrorData::invalid_request(problem, None)
+            })?,
+        };
+        Ok((context.with_cancel(request.ct.child_token()), end))
+    }
 }
 
 /// A source of the current binding of a session. The session may replace it with another one of the same mode while a
@@ -109,8 +150,20 @@ impl BindingServer {
         names: ToolNaming,
         about: impl Into<String>,
     ) -> Self {
-        let (about, excluded) = (about.into(), Vec::new());
-        Self { source: source.into(), session, names, about, excluded, listed: Arc::default() }
+        let origin = CallOrigin::Session { source: source.into(), session };
+        Self { origin, names, about: about.into(), excluded: Vec::new(), listed: Arc::default() }
+    }
+
+    /// Creates a server for the program of a service: it serves the service that the program requires, and nothing else.
+    pub fn for_service(source: RequirementSource) -> Self {
+        let about = format!(
+            "The service {}, for the service {}. It can be called while {} works on a call of a session.",
+            source.service(),
+            source.caller(),
+            source.caller()
+        );
+        let (origin, names) = (CallOrigin::Service(source), ToolNaming::Bare);
+        Self { origin, names, about, excluded: Vec::new(), listed: Arc::default() }
     }
 
     /// Does not serve the tools and instructions of these services.
@@ -123,17 +176,19 @@ impl BindingServer {
         self.excluded.iter().all(|excluded| excluded != service)
     }
 
-    /// Returns the tools by the names that clients see. The first call fixes the list.
-    fn tool_list(&self) -> &BTreeMap<String, ExportedTool> {
-        self.listed.get_or_init(|| {
-            let binding = self.source.current();
-            let served = binding.tools().iter().filter(|(_, tool)| self.serves(tool.service.as_str()));
-            let listed = served.map(|(name, tool)| {
-                let outside = self.outside(name, tool).to_owned();
-                (outside, ExportedTool { inside: name.clone(), tool: self.tool(name, tool) })
-            });
-            listed.collect()
-        })
+    /// Returns the tools by the names that clients see. The first call with a binding fixes the list. `None` before
+    /// that.
+    fn tool_list(&self) -> Option<&BTreeMap<String, ExportedTool>> {
+        if let Some(listed) = self.listed.get() {
+            return Some(listed);
+        }
+        let binding = self.origin.binding()?;
+        let served = binding.tools().iter().filter(|(_, tool)| self.serves(tool.service.as_str()));
+        let listed = served.map(|(name, tool)| {
+            let outside = self.outside(name, tool).to_owned();
+            (outside, ExportedTool { inside: name.clone(), tool: self.tool(name, tool) })
+        });
+        Some(self.listed.get_or_init(|| listed.collect()))
     }
 
     fn outside<'a>(&self, name: &'a str, tool: &'a BoundTool) -> &'a str {
@@ -152,9 +207,11 @@ impl BindingServer {
         }
     }
 
-    fn context(&self, request: &RequestContext<RoleServer>) -> Result<CallContext, ErrorData> {
-        self.source.turn()?;
-        Ok(CallContext::new(Arc::clone(&self.session)).with_cancel(request.ct.child_token()))
+    async fn resources(&self) -> Vec<ServiceResource> {
+        match self.origin.binding() {
+            Some(binding) => binding.resources().await,
+            None => Vec::new(),
+        }
     }
 
     fn tool(&self, name: &str, tool: &BoundTool) -> Tool {
@@ -178,21 +235,23 @@ impl BindingServer {
 
 impl ServerHandler for BindingServer {
     fn get_info(&self) -> ServerConfig {
-        let binding = self.source.current();
         let builder = ServerCapabilities::builder().enable_tools();
         let mut capabilities = builder.build();
-        if binding.has_resources() {
-            capabilities.resources = Some(Default::default());
-        }
-        if binding.has_prompts() {
-            capabilities.prompts = Some(Default::default());
-        }
         let mut instructions = self.about.clone();
-        for (service, said) in binding.instructions().into_iter().filter(|(service, _)| self.serves(service.as_str())) {
-            instructions.push_str(&format!("\n\nThe service {service} says of itself:\n{said}"));
-        }
-        for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {
-            instructions.push_str(&format!("\n\nThe service {} is missing: {}", absent.service, absent.reason));
+        if let Some(binding) = self.origin.binding() {
+            if binding.has_resources() {
+                capabilities.resources = Some(Default::default());
+            }
+            if binding.has_prompts() {
+                capabilities.prompts = Some(Default::default());
+            }
+            let said = binding.instructions().into_iter();
+            for (service, said) in said.filter(|(service, _)| self.serves(service.as_str())) {
+                instructions.push_str(&format!("\n\nThe service {service} says of itself:\n{said}"));
+            }
+            for absent in binding.missing_services().iter().filter(|absent| absent.is_expected()) {
+                instructions.push_str(&format!("\n\nThe service {} is missing: {}", absent.service, absent.reason));
+            }
         }
         ServerConfig::new(capabilities)
             .with_server_info(Implementation::new("skein", env!("CARGO_PKG_VERSION")))
@@ -200,7 +259,7 @@ impl ServerHandler for BindingServer {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        self.tool_list().get(name).map(|listed| listed.tool.clone())
+        self.tool_list()?.get(name).map(|listed| listed.tool.clone())
     }
 
     async fn list_tools(
@@ -208,7 +267,8 @@ impl ServerHandler for BindingServer {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tools = self.tool_list().values().map(|listed| listed.tool.clone()).collect();
+        let listed = self.tool_list().into_iter().flat_map(BTreeMap::values);
+        let tools = listed.map(|listed| listed.tool.clone()).collect();
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -217,8 +277,8 @@ impl ServerHandler for BindingServer {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let binding = self.source.current();
-        let Some(listed) = self.tool_list().get(request.name.as_ref()) else {
+        let binding = self.origin.require_binding()?;
+        let Some(listed) = self.tool_list().and_then(|listed| listed.get(request.name.as_ref())) else {
             let problem = format!("there is no tool `{}` in {}", request.name, binding.mode());
             return Err(ErrorData::invalid_params(problem, None));
         };
@@ -228,7 +288,7 @@ impl ServerHandler for BindingServer {
             return Err(ErrorData::invalid_params(problem, None));
         }
         let (heard, mut progress) = tokio::sync::mpsc::channel::<CallProgress>(PROGRESS_BUFFER);
-        let (mut call_context, turn) = (self.context(&context)?, self.source.turn()?);
+        let (mut call_context, end) = self.origin.begin(&context)?;
         let (cancel, mut ends) = (call_context.cancel.clone(), true);
         let token = context.meta.get_progress_token();
         if token.is_some() {
@@ -249,7 +309,7 @@ impl ServerHandler for BindingServer {
                         drop(context.peer.notify_progress(params).await);
                     }
                 }
-                () = turn.cancelled(), if ends => {
+                () = end.cancelled(), if ends => {
                     cancel.cancel();
                     ends = false;
                 }
@@ -264,7 +324,7 @@ impl ServerHandler for BindingServer {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let resources = self.source.current().resources().await;
+        let resources = self.resources().await;
         let resources = resources.iter().filter(|of| !of.template);
         Ok(ListResourcesResult::with_all_items(resources.filter_map(|of| parse(&of.value)).collect()))
     }
@@ -274,7 +334,7 @@ impl ServerHandler for BindingServer {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let templates = self.source.current().resources().await;
+        let templates = self.resources().await;
         let templates = templates.iter().filter(|of| of.template);
         Ok(ListResourceTemplatesResult::with_all_items(templates.filter_map(|of| parse(&of.value)).collect()))
     }
@@ -284,9 +344,11 @@ impl ServerHandler for BindingServer {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let contents =
-            self.source.current().read_resource(&request.uri, Requester::Model, self.context(&context)?).await;
-        let contents = contents.map_err(|error| refusal(&error))?;
+        let binding = self.origin.require_binding()?;
+        let (call_context, end) = self.origin.begin(&context)?;
+        let cancel = call_context.cancel.clone();
+        let reading = binding.read_resource(&request.uri, Requester::Model, call_context);
+        let contents = cancel_at_end(reading, &cancel, &end).await.map_err(|error| refusal(&error))?;
         parse(&contents).map(ReadResourceResponse::Complete).ok_or_else(|| unreadable("resource"))
     }
 
@@ -295,7 +357,10 @@ impl ServerHandler for BindingServer {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        let prompts = self.source.current().prompts().await;
+        let prompts = match self.origin.binding() {
+            Some(binding) => binding.prompts().await,
+            None => BTreeMap::new(),
+        };
         let prompts = prompts.iter().filter_map(|(name, (_, prompt))| {
             let mut prompt = prompt.clone();
             prompt["name"] = Value::String(self.outside_prompt(name, &prompt).to_owned());
@@ -309,7 +374,7 @@ impl ServerHandler for BindingServer {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let binding = self.source.current();
+        let binding = self.origin.require_binding()?;
         let prompts = binding.prompts().await;
         let named = prompts.iter().find(|(name, (_, prompt))| self.outside_prompt(name, prompt) == request.name);
         let Some((name, _)) = named else {
@@ -317,10 +382,23 @@ impl ServerHandler for BindingServer {
             return Err(ErrorData::invalid_params(problem, None));
         };
         let arguments = request.arguments.unwrap_or_default();
-        let prompt = binding.get_prompt(name, arguments, Requester::Model, self.context(&context)?).await;
-        let prompt = prompt.map_err(|error| refusal(&error))?;
+        let (call_context, end) = self.origin.begin(&context)?;
+        let cancel = call_context.cancel.clone();
+        let getting = binding.get_prompt(name, arguments, Requester::Model, call_context);
+        let prompt = cancel_at_end(getting, &cancel, &end).await.map_err(|error| refusal(&error))?;
         parse(&prompt).map(GetPromptResponse::Complete).ok_or_else(|| unreadable("prompt"))
     }
+}
+
+/// Runs a request. Cancels it when it must end, and waits until it has.
+async fn cancel_at_end<T>(request: impl Future<Output = T>, cancel: &CancellationToken, end: &CancellationToken) -> T {
+    tokio::pin!(request);
+    tokio::select! {
+        biased;
+        result = &mut request => return result,
+        () = end.cancelled() => cancel.cancel(),
+    }
+    request.await
 }
 
 /// Converts unchanged MCP JSON of a service to a type of rmcp. `None` if it does not fit.

@@ -137,6 +137,7 @@ mod tests {
             call,
             by,
             apart,
+            chain: Vec::new(),
             tool: "developer__shell".to_owned(),
             title,
             arguments,

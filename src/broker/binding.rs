@@ -26,7 +26,9 @@ use super::files::{CallPaths, RelativeBase};
 use super::gate::{self, DecisionReason, GateDecision, Judge};
 use super::pinned_specs::{ToolClaims, ui_of};
 use super::session_state::BrokerState;
-use super::{BindRequest, MissingService, ParentLimits, files, names, rule_arguments, sanitize, unmatched_rules};
+use super::{
+    BindRequest, MissingService, ParentLimits, RequiredBinder, files, names, rule_arguments, sanitize, unmatched_rules,
+};
 use crate::graph::{GroupRuleKind, Plan, ScopeRefusal, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
 use crate::manifest::{ApprovalLevel, CodeExecution, Layer, SchemaError, ServiceEntry, Transport};
@@ -74,6 +76,18 @@ pub struct Binding {
     frozen: Vec<(Arc<Service>, Arc<Catalog>)>,
     /// Keep the services running.
     _leases: Vec<Lease>,
+    /// Binds the services that these require. `None` in the binding of a required service.
+    _binder: Option<Arc<dyn RequiredBinder>>,
+}
+
+/// What a binding is made of, besides its services.
+#[derive(Clone)]
+pub(super) struct BindingBase {
+    pub(super) plan: Arc<Plan>,
+    pub(super) mode: ModeId,
+    pub(super) scope: ToolScope,
+    pub(super) gate: Arc<SessionHostGate>,
+    pub(super) request: BindRequest,
 }
 
 /// Decides about calls that are in scope.
@@ -107,69 +121,85 @@ pub struct ExcludedTool {
 }
 
 impl Binding {
+    /// Freezes the tools of the services that a mode starts.
     pub(super) fn freeze(
-        plan: Arc<Plan>,
-        mode: ModeId,
-        scope: ToolScope,
+        base: &BindingBase,
         bound: Vec<(Lease, Arc<Catalog>)>,
         absent: Vec<MissingService>,
-        gate: Arc<SessionHostGate>,
-        terms: BindRequest,
+        binder: Arc<dyn RequiredBinder>,
     ) -> Self {
-        let mut offered: Vec<BoundTool> = Vec::new();
-        let mut binding = Self {
-            mode,
-            scope,
+        let mut binding = Self::without_tools(base);
+        binding.missing_services = absent;
+        binding.add_services(bound.iter().map(|(lease, catalog)| (lease.service(), Arc::clone(catalog))).collect());
+        binding._leases = bound.into_iter().map(|(lease, _)| lease).collect();
+        binding._binder = Some(binder);
+        binding
+    }
+
+    /// Freezes the tools of a service that another service requires, and which holds a lease on it.
+    pub(super) fn of_required(base: &BindingBase, service: &Arc<Service>, catalog: &Arc<Catalog>) -> Self {
+        let mut binding = Self::without_tools(base);
+        binding.add_services(vec![(Arc::clone(service), Arc::clone(catalog))]);
+        binding
+    }
+
+    fn without_tools(BindingBase { plan, mode, scope, gate, request }: &BindingBase) -> Self {
+        Self {
+            mode: mode.clone(),
+            plan: Arc::clone(plan),
+            scope: scope.clone(),
             tools: BTreeMap::new(),
             exclusions: Vec::new(),
             services: BTreeMap::new(),
             whole: Vec::new(),
-            missing_services: absent,
+            missing_services: Vec::new(),
             policy: Arc::clone(&gate.policy),
-            gate,
+            gate: Arc::clone(gate),
             sandbox: None,
-            request: terms.clone(),
+            request: request.clone(),
             frozen: Vec::new(),
             _leases: Vec::new(),
-            plan: Arc::clone(&plan),
-        };
-        for (lease, catalog) in bound {
-            let service = lease.service();
-            binding._leases.push(lease);
+            _binder: None,
+        }
+    }
+
+    fn add_services(&mut self, bound: Vec<(Arc<Service>, Arc<Catalog>)>) {
+        let (terms, plan) = (self.request.clone(), Arc::clone(&self.plan));
+        let mut offered: Vec<BoundTool> = Vec::new();
+        for (service, catalog) in bound {
             let Some(entry) = terms.service(&plan, service.name().as_str()) else { continue };
             // A service that only another service requires runs, but stays invisible.
-            if !binding.scope.binds(entry) {
+            if !self.scope.binds(entry) {
                 continue;
             }
             let mut listed = HashSet::new();
             for spec in &catalog.tools {
                 let first = listed.insert(&spec.name);
-                let tool = if first { binding.offer(entry, spec, &catalog) } else { Err(ExclusionError::ListedTwice) };
+                let tool = if first { self.offer(entry, spec, &catalog) } else { Err(ExclusionError::ListedTwice) };
                 match tool {
                     Ok(tool) => offered.push(tool),
                     Err(error) => {
                         let (tool, reason) = (spec.name.clone(), error.to_string());
-                        binding.exclusions.push(ExcludedTool { service: service.name().clone(), tool, reason });
+                        self.exclusions.push(ExcludedTool { service: service.name().clone(), tool, reason });
                     }
                 }
             }
-            if binding.admits_whole(entry, &catalog) {
-                binding.whole.push((service.name().clone(), Arc::clone(&catalog)));
+            if self.admits_whole(entry, &catalog) {
+                self.whole.push((service.name().clone(), Arc::clone(&catalog)));
             }
-            binding.frozen.push((Arc::clone(&service), catalog));
-            binding.services.insert(service.name().clone(), service);
+            self.frozen.push((Arc::clone(&service), catalog));
+            self.services.insert(service.name().clone(), service);
         }
         let named = names::assign(offered.iter().map(|tool| (&tool.service, &tool.spec.name)));
         let mut offered: BTreeMap<_, _> =
             offered.into_iter().map(|tool| ((tool.service.clone(), tool.spec.name.clone()), tool)).collect();
         for (name, key) in named {
             if let Some(tool) = offered.remove(&key) {
-                binding.tools.insert(name, tool);
+                self.tools.insert(name, tool);
             }
         }
-        binding.sandbox = binding.bind_sandbox();
-        binding.record_claims();
-        binding
+        self.sandbox = self.bind_sandbox();
+        self.record_claims();
     }
 
     /// Returns whether a bound service has added or removed tools since the freeze. Ignores changed descriptions: the
@@ -252,6 +282,8 @@ impl Binding {
             // A group named like its service may still exclude some of its tools.
             GroupRuleKind::Declared => named(&rule.group) && holds_all(&rule.group),
             GroupRuleKind::Mcp => entry.user_installed(),
+            // A pattern limits some of its tools.
+            GroupRuleKind::Required => self.scope.rules().iter().all(|rule| rule.files.is_none()),
         })
     }
 

@@ -64,7 +64,7 @@ impl CallScript {
     /// Returns the subject of a consent for the same command line in the built-in shell.
     pub(super) fn shell_subject(&self) -> ConsentSubject {
         let target = ConsentTarget::Command { line: self.line.clone(), background: false };
-        ConsentSubject { tool: SHELL.to_owned(), target }
+        ConsentSubject { tool: SHELL.to_owned(), target, chain: Vec::new() }
     }
 }
 

@@ -10,8 +10,12 @@ use crate::tool::SessionContext;
 use crate::tool::ask::{ConsentSubject, ConsentTarget};
 
 /// Returns the consent as a rule for the session's folder, covering one command or one file. `None` for other
-/// calls, compound or background commands, and anything that contains a `*`.
+/// calls, compound or background commands, anything that contains a `*`, and calls of services: a rule would cover the
+/// model's calls too.
 pub(super) fn rule_for(subject: &ConsentSubject, session: &SessionContext) -> Option<PermissionRule> {
+    if !subject.chain.is_empty() {
+        return None;
+    }
     let (argument, pattern) = match &subject.target {
         ConsentTarget::Command { line, background: false } | ConsentTarget::Unsandboxed { line } => {
             ("command", permissions::narrowest(line)?)
@@ -35,10 +39,12 @@ pub(super) struct SessionConsents {
 }
 
 impl SessionConsents {
-    /// Returns the remembered answer: true if allowed, false if refused, `None` if there is none.
+    /// Returns the remembered answer: true if allowed, false if refused, `None` if there is none. A refusal of the
+    /// model's call also refuses the same call of a service.
     pub(super) fn about(&self, subject: &ConsentSubject) -> Option<bool> {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.get(subject).copied()
+        let of_model = said.get(&subject.by_services(Vec::new())).copied();
+        if of_model == Some(false) { of_model } else { said.get(subject).copied() }
     }
 
     pub(super) fn remember(&self, subject: ConsentSubject, allowed: bool) {
@@ -54,6 +60,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::ids::ServiceName;
     use crate::tool::FileTarget;
 
     fn subject(tool: &str, arguments: Value, builtin: bool) -> ConsentSubject {
@@ -82,6 +89,33 @@ mod tests {
         ] {
             assert_eq!(consents.about(&subject(tool, arguments.clone(), builtin)), expected, "{tool} {arguments}");
         }
+    }
+
+    #[test]
+    fn consent_covers_no_service_and_a_refusal_covers_all() {
+        let consents = SessionConsents::default();
+        let of = |text: &str| subject("notes__add", json!({"text": text}), false);
+        let by = |subject: ConsentSubject, services: &[&str]| {
+            subject.by_services(services.iter().map(|name| ServiceName::new(*name)).collect())
+        };
+        consents.remember(of("allowed"), true);
+        consents.remember(of("refused"), false);
+        consents.remember(by(of("by plans"), &["plans"]), true);
+        for (subject, expected) in [
+            (of("allowed"), Some(true)),
+            (by(of("allowed"), &["plans"]), None),
+            (by(of("refused"), &["plans"]), Some(false)),
+            (by(of("by plans"), &["plans"]), Some(true)),
+            (by(of("by plans"), &["other", "plans"]), None),
+            (of("by plans"), None),
+        ] {
+            assert_eq!(consents.about(&subject), expected, "{subject:?}");
+        }
+        let shown = by(of("x"), &["plans", "todo"]).to_string();
+        assert_eq!(shown, "exactly this call of notes: add by plans → todo");
+        let session = SessionContext::new("s", "/".into(), Vec::new(), "/scratch".into());
+        let command = by(subject("developer__shell", json!({"command": "ls"}), true), &["plans"]);
+        assert_eq!(rule_for(&command, &session), None, "a rule would cover the model too");
     }
 
     #[test]

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::binding::CallPolicy;
 use super::binding::host_gate::{ProgramHostGate, ProgramUsers, SessionHostGate};
+use super::requirement::SessionRequirements;
 use super::{BindRequest, Broker};
 use crate::ids::{AgentName, ServiceName};
 use crate::manifest::{Layer, ModeEntry, ServiceEntry, ServiceSharing};
 use crate::sandbox::proxy::HostGate;
 use crate::sandbox::{SandboxProfile, SandboxSpec};
-use crate::services::{Lease, ServiceSpec};
+use crate::services::{Lease, RequirementHost, ServiceSpec};
 use crate::tool::SessionContext;
 
 type FindEntry<'a> = &'a dyn Fn(&ServiceName) -> Option<&'a ServiceEntry>;
@@ -43,10 +44,14 @@ impl Broker {
 
     /// Leases a service. `find` looks up the services that it requires.
     pub(super) fn lease(&self, entry: &ServiceEntry, session: &SessionContext, find: FindEntry<'_>) -> Lease {
+        let state = Arc::downgrade(&self.states.of(session));
+        let requirements: Arc<dyn RequirementHost> =
+            Arc::new(SessionRequirements { publisher: self.publisher.clone(), session: state });
         let spec = |entry: &ServiceEntry| {
             let profile = self.plan.sandbox_of_service(entry);
             let sandbox = profile.and_then(|profile| self.sandbox_spec(&profile, is_alone(entry, &profile), session));
-            ServiceSpec { manifest: entry.manifest.clone(), sandbox }
+            let requirements = Some(Arc::clone(&requirements));
+            ServiceSpec { manifest: entry.manifest.clone(), sandbox, requirements }
         };
         let find_spec = |name: &ServiceName| find(name).map(spec);
         match entry.layer {

@@ -1,8 +1,9 @@
-//! Defines what the broker remembers about a session: consents, pinned tool specs, hosts that the user named, and who
-//! decides about hosts.
+//! Defines what the broker remembers about a session: consents, pinned tool specs, hosts that the user named, who
+//! decides about hosts, and who binds required services.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use super::RequiredBinder;
 use super::consent::SessionConsents;
 use super::named_hosts::NamedHosts;
 use super::pinned_specs::PinnedSpecs;
@@ -16,6 +17,8 @@ pub(super) struct BrokerState {
     pub(super) hosts: NamedHosts,
     /// The gate of the latest binding. Bindings hold it.
     gate: Mutex<Option<Weak<dyn HostGate>>>,
+    /// The binders of the bindings, the latest last. Bindings hold them.
+    binders: Mutex<Vec<Weak<dyn RequiredBinder>>>,
 }
 
 impl BrokerState {
@@ -26,5 +29,18 @@ impl BrokerState {
     /// Returns the gate of the latest binding. `None` if there is no binding.
     pub(super) fn current_gate(&self) -> Option<Arc<dyn HostGate>> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
+    }
+    /// Adds the binder of a new binding. An attempt to bind that fails drops its binder, and the one before counts
+    /// again.
+    pub(super) fn add_binder(&self, binder: Weak<dyn RequiredBinder>) {
+        let mut binders = self.binders.lock().unwrap_or_else(PoisonError::into_inner);
+        binders.retain(|binder| binder.strong_count() > 0);
+        binders.push(binder);
+    }
+
+    /// Returns the binder of the latest binding. `None` if there is no binding.
+    pub(super) fn current_binder(&self) -> Option<Arc<dyn RequiredBinder>> {
+        let binders = self.binders.lock().unwrap_or_else(PoisonError::into_inner);
+        binders.iter().rev().find_map(Weak::upgrade)
     }
 }

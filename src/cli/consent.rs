@@ -216,10 +216,15 @@ fn answer(question: &PermissionRequest, keyboard: &Keyboard, given_up: &AtomicBo
     clear_line();
     let by = question.by.as_ref().map(|by| format!("{}: ", display_line(by))).unwrap_or_default();
     let tool = format!("{BOLD}{}{BOLD:#}", display_line(&question.tool));
-    let wish = match (question.sandbox_title(), question.always.host()) {
-        (Some(title), _) => format!("the sandbox asks: {BOLD}{}{BOLD:#}", display_line(title)),
-        (None, Some(host)) => format!("{tool} wants to fetch from {BOLD}{}{BOLD:#}:", display_line(host)),
-        (None, None) => format!("{tool} wants to run:"),
+    let services = question.calling_services();
+    let wish = match (question.sandbox_title(), services, question.always.host()) {
+        (Some(title), _, _) => format!("the sandbox asks: {BOLD}{}{BOLD:#}", display_line(title)),
+        (None, Some(services), Some(host)) => {
+            format!("{services} asks to call {tool}, which fetches from {BOLD}{}{BOLD:#}:", display_line(host))
+        }
+        (None, Some(services), None) => format!("{services} asks to call {tool}:"),
+        (None, None, Some(host)) => format!("{tool} wants to fetch from {BOLD}{}{BOLD:#}:", display_line(host)),
+        (None, None, None) => format!("{tool} wants to run:"),
     };
     writeln!(stderr, "{yellow}?{yellow:#} {by}{wish}")?;
     let few = if folded { MAX_LINES - 1 } else { lines.len() };

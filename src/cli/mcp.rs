@@ -32,7 +32,7 @@ const PIPE: usize = 64 << 10;
 #[derive(Debug, Args)]
 pub(super) struct McpArgs {
     /// Serve the tools of this agent, or of agent/mode
-    #[arg(long, short, required_unless_present_any = ["mode", "service", "agents", "attach"])]
+    #[arg(long, short, required_unless_present_any = ["mode", "service", "agents", "attach", "attach_file"])]
     agent: Option<String>,
     /// Serve this mode instead of the default mode
     #[arg(long, short)]
@@ -60,6 +60,12 @@ pub(super) struct McpArgs {
     /// Skein starts this itself, with the socket and the token in the environment.
     #[arg(long, conflicts_with_all = ["agent", "mode", "service", "agents"])]
     attach: bool,
+    /// Connect stdio to a required service of a running skein
+    ///
+    /// Skein gives this command to the services that it starts. The file contains the socket and a token that works
+    /// once.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["agent", "mode", "service", "agents", "attach"])]
+    attach_file: Option<PathBuf>,
 }
 
 impl McpArgs {
@@ -67,9 +73,12 @@ impl McpArgs {
         ModeRequest::new(self.agent.as_deref(), self.mode.as_deref())
     }
 
-    /// Runs `--attach` in place of everything else. `None` if the flag is not set.
+    /// Runs `--attach` or `--attach-file` in place of everything else. `None` if neither is set.
     pub(super) fn attach(&self) -> Option<Result<(), CommandError>> {
-        self.attach.then(attach::run)
+        match &self.attach_file {
+            Some(file) => Some(attach::run_with_file(file)),
+            None => self.attach.then(attach::run),
+        }
     }
 }
 

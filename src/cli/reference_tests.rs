@@ -22,7 +22,7 @@ variables and JSON fields. These pages explain the commands with examples:
 - [add-services.md](add-services.md): `services add`, `services disable`, `agents add`
 - [permissions.md](permissions.md): `permissions` and `--approval`
 - [setup.md](setup.md): `new`, `trust`, `import`, `configure`, `doctor`, `completions`
-- [recording.md](recording.md): `--record` and `--replay`
+- [apps.md](apps.md): `apps`; [recording.md](recording.md): `--record` and `--replay`
 ";
 
 /// Topics that other pages explain.

@@ -356,6 +356,7 @@ fn context(folders: &Folders) -> Result<SandboxContext, SandboxFailure> {
         runtime_folder: std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
         readable: Vec::new(),
         sockets: Vec::new(),
+        own_files: Vec::new(),
         terminal: if io::stdin().is_terminal() { TerminalSession::Shared } else { TerminalSession::New },
     })
 }

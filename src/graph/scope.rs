@@ -15,6 +15,8 @@ pub struct ToolScope {
     pub(super) rules: Vec<GroupRule>,
     /// The services that the mode depends on.
     pub(super) needs: Vec<ServiceName>,
+    /// Set in the scope of calls that a service makes: the service that it requires, and the only one in scope.
+    pub(super) required: Option<ServiceName>,
 }
 
 /// One entry of `tool_groups`, resolved.
@@ -36,6 +38,8 @@ pub enum GroupRuleKind {
     Service,
     /// All tools of third-party and client-provided services.
     Mcp,
+    /// All tools of a required service that no other rule names.
+    Required,
 }
 
 /// The reason why a tool is in scope.
@@ -92,7 +96,25 @@ impl ToolScope {
 
     /// Returns true if a session in this mode binds the service.
     pub fn binds(&self, service: &ServiceEntry) -> bool {
+        if let Some(required) = &self.required {
+            return *required == service.manifest.name;
+        }
         service.enabled && (self.needs.contains(&service.manifest.name) || (service.is_in_mcp() && self.lists_mcp()))
+    }
+
+    /// Returns the scope of the calls that another service makes on `service`, because it requires it. If the mode itself
+    /// depends on `service`, its groups decide. Otherwise all tools are in scope; a tool of a group that the mode limits
+    /// with `files` has the same limit.
+    #[must_use]
+    pub fn for_required(&self, service: &ServiceEntry) -> Self {
+        let name = &service.manifest.name;
+        let mut rules = self.rules.clone();
+        if !self.needs.contains(name) && !self.binds(service) {
+            rules.retain(|rule| rule.kind == GroupRuleKind::Declared && rule.files.is_some());
+            let group = GroupName::new(name.as_str());
+            rules.push(GroupRule { group, kind: GroupRuleKind::Required, files: None });
+        }
+        Self { rules, needs: vec![name.clone()], required: Some(name.clone()) }
     }
 
     /// Returns the services that the mode depends on.
@@ -104,7 +126,7 @@ impl ToolScope {
     pub fn admits(&self, service: &ServiceEntry, tool: &str) -> Result<Admission<'_>, ScopeRefusal> {
         let name = &service.manifest.name;
         let named = self.needs.contains(name);
-        if !service.enabled && (named || (service.user_installed() && self.lists_mcp())) {
+        if self.required.is_none() && !service.enabled && (named || (service.user_installed() && self.lists_mcp())) {
             return Err(match &service.disabled_by {
                 Some(DisableSource::Config(file)) => {
                     ScopeRefusal::Disabled { service: name.clone(), file: file.clone() }
@@ -126,6 +148,7 @@ impl ToolScope {
                 GroupRuleKind::Declared => named && declares(service, &rule.group, tool),
                 GroupRuleKind::Service => named && rule.group.as_str() == name.as_str(),
                 GroupRuleKind::Mcp => service.is_in_mcp(),
+                GroupRuleKind::Required => !self.declares(service, tool),
             })
             .collect();
         if !rules.is_empty() {
@@ -137,6 +160,14 @@ impl ToolScope {
             let groups = service.manifest.groups.keys().filter(|group| declares(service, group, tool)).cloned();
             ScopeRefusal::NoGroup { groups: groups.collect() }
         })
+    }
+}
+
+impl ToolScope {
+    /// Returns true if a group of the scope names the tool.
+    fn declares(&self, service: &ServiceEntry, tool: &str) -> bool {
+        let mut declared = self.rules.iter().filter(|rule| rule.kind == GroupRuleKind::Declared);
+        declared.any(|rule| declares(service, &rule.group, tool))
     }
 }
 

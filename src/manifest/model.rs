@@ -319,7 +319,7 @@ pub struct ServiceManifest {
     #[serde(default)]
     pub status: Readiness,
     /// One instance for all sessions, or one per session. The default is `shared`, unless `sandbox` depends on the
-    /// session.
+    /// session or the service requires others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<ServiceSharing>,
     /// Services that this one requires, by name or by role; they are hidden from the modes that use it.
@@ -349,7 +349,14 @@ impl ServiceManifest {
     /// Returns how sessions share the service. A process whose sandbox depends on the session is not shared.
     pub fn sharing(&self) -> ServiceSharing {
         let is_per_root = self.sandbox.as_ref().is_some_and(SandboxSettings::is_per_root);
-        self.scope.unwrap_or(if is_per_root { ServiceSharing::Session } else { ServiceSharing::Shared })
+        let default = if is_per_root { ServiceSharing::Session } else { ServiceSharing::Shared };
+        if self.calls_for_session() { ServiceSharing::Session } else { self.scope.unwrap_or(default) }
+    }
+
+    /// Returns true if the program of the service calls other services. Such a call belongs to a session, so sessions
+    /// cannot share the program. A built-in service passes the session on with each call.
+    pub fn calls_for_session(&self) -> bool {
+        !self.requires.is_empty() && !matches!(self.transport, Transport::Builtin(_))
     }
 }
 

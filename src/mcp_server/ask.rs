@@ -278,6 +278,10 @@ fn question_text(question: &PermissionRequest) -> String {
     if let Some(title) = question.sandbox_title() {
         return format!("The sandbox asks: {title}\n{shown}{more}\n{covers}");
     }
+    if let Some(services) = question.calling_services() {
+        let agent = question.by.as_deref().map(|by| format!("{by}: ")).unwrap_or_default();
+        return format!("{agent}{services} asks to call {tool}{title}{target}{host}:\n{shown}{more}\n{covers}");
+    }
     format!("{who} wants to call {tool}{title}{target}{host}:\n{shown}{more}\n{covers}")
 }
 

@@ -83,6 +83,11 @@ impl RemoteHost {
         self.name == "localhost" || self.name.ends_with(".localhost")
     }
 
+    /// Returns true for `localhost` and for an address of this machine alone, such as 127.0.0.1.
+    pub fn is_loopback(&self) -> bool {
+        self.is_localhost() || self.ip().is_some_and(|ip| ip.is_loopback())
+    }
+
     /// Returns true if both are the same host; 80 and 443 count as one port.
     pub fn is_same(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()

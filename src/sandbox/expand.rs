@@ -51,6 +51,8 @@ pub struct SandboxContext {
     pub readable: Vec<PathBuf>,
     /// Sockets of Skein that stay reachable.
     pub sockets: Vec<PathBuf>,
+    /// Files of Skein that stay readable, also in hidden folders.
+    pub own_files: Vec<PathBuf>,
     pub terminal: TerminalSession,
 }
 
@@ -349,6 +351,8 @@ fn exceptions(
     mounts.extend(caches.plain.iter().map(|path| path_mount(path, BaseAccess::Writable)));
     let scratch = context.scratch.as_ref().and_then(|path| path.canonicalize().ok());
     mounts.extend(scratch.map(|path| path_mount(&path, BaseAccess::Writable)));
+    let own_files = context.own_files.iter().filter_map(|path| path.canonicalize().ok());
+    mounts.extend(own_files.map(|path| read_only(&path)));
     mounts.extend(sockets::opened(profile, context).iter().map(|path| path_mount(path, BaseAccess::Writable)));
     mounts
 }

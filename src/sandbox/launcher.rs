@@ -64,6 +64,8 @@ pub struct SandboxFolders {
     pub readable: Vec<PathBuf>,
     /// Sockets of Skein that stay reachable.
     pub sockets: Vec<PathBuf>,
+    /// Files of Skein that stay readable, also in hidden folders.
+    pub own_files: Vec<PathBuf>,
 }
 
 impl SandboxFolders {
@@ -86,7 +88,7 @@ impl SandboxLauncher {
 
     /// Returns where a sandbox with these folders is used.
     pub fn context(&self, folders: SandboxFolders) -> SandboxContext {
-        let SandboxFolders { roots, scratch, readable, sockets } = folders;
+        let SandboxFolders { roots, scratch, readable, sockets, own_files } = folders;
         SandboxContext {
             program: self.program.clone(),
             roots,
@@ -97,6 +99,7 @@ impl SandboxLauncher {
             runtime_folder: self.runtime_folder.clone(),
             readable,
             sockets,
+            own_files,
             terminal: TerminalSession::New,
         }
     }

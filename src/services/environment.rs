@@ -65,7 +65,7 @@ pub fn literal_secrets(transport: &Transport) -> SecretValues {
 
 impl SecretValues {
     /// Collects values with the names that replace them.
-    fn of(known: impl Iterator<Item = (String, String)>) -> Self {
+    pub(super) fn of(known: impl Iterator<Item = (String, String)>) -> Self {
         // Text is logged line by line, so each line of a value is a secret. Shorter lines are not, and hiding them
         // would make text unreadable.
         let pieces = known.flat_map(|(name, value)| {

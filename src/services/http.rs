@@ -1,6 +1,6 @@
 //! Connects to an MCP server over streamable HTTP, of either protocol era.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ use sse_stream::Sse;
 use super::environment::{Environment, MissingVariableError};
 use super::replies::{error_for, requests_of};
 use crate::manifest::HttpTransport;
-use crate::network;
+use crate::network::{self, RemoteHost};
+use crate::tool::RequirementError;
 
 /// Maximum number of redirects for one request.
 const MAX_REDIRECTS: usize = 10;
@@ -30,6 +31,8 @@ const MAX_REDIRECTS: usize = 10;
 pub(super) enum HttpSetupError {
     #[error(transparent)]
     Variable(#[from] MissingVariableError),
+    #[error(transparent)]
+    Requirement(#[from] RequirementError),
     #[error("`{header}` is not a header name")]
     HeaderName { header: String },
     #[error("the value of the header `{header}` is not valid")]
@@ -43,22 +46,35 @@ const OLD_TRANSPORT_TIME: Duration = Duration::from_secs(2);
 /// Maximum bytes to read until the first event of that stream.
 const MAX_FIRST_EVENT: usize = 4096;
 
+/// Prepares a connection. `requirements` are headers with the addresses of required services. Fails if there are any
+/// and the server is not on this machine: it could not reach them, and another machine must not learn them.
 pub(super) fn start(
     transport: &HttpTransport,
     environment: &Environment,
+    requirements: &BTreeMap<String, String>,
 ) -> Result<StreamableHttpClientTransport<CheckedClient>, HttpSetupError> {
-    let config = StreamableHttpClientTransportConfig::with_uri(environment.fill_in(&transport.url)?)
-        .custom_headers(headers(transport, environment)?)
+    let url = environment.fill_in(&transport.url)?;
+    if !requirements.is_empty() && !RemoteHost::of_url(&url).is_some_and(|host| host.is_loopback()) {
+        return Err(RequirementError::Remote.into());
+    }
+    let config = StreamableHttpClientTransportConfig::with_uri(url)
+        .custom_headers(headers(transport, environment, requirements)?)
         // With reinit, rmcp resends a call that was answered with 404. Only the server claims that it did not run
         // the call.
         .reinit_on_expired_session(false);
     Ok(StreamableHttpClientTransport::with_client(CheckedClient(client()?), config))
 }
 
-fn headers(transport: &HttpTransport, environment: &Environment) -> Result<Headers, HttpSetupError> {
+fn headers(
+    transport: &HttpTransport,
+    environment: &Environment,
+    requirements: &BTreeMap<String, String>,
+) -> Result<Headers, HttpSetupError> {
     let mut headers = HashMap::new();
-    for (name, value) in &transport.headers {
-        let filled = environment.fill_in(value)?;
+    let of_manifest = transport.headers.iter().map(|(name, value)| (name, environment.fill_in(value)));
+    let of_skein = requirements.iter().map(|(name, value)| (name, Ok(value.clone())));
+    for (name, filled) in of_manifest.chain(of_skein) {
+        let filled = filled?;
         let header =
             HeaderName::try_from(name.as_str()).map_err(|_| HttpSetupError::HeaderName { header: name.clone() })?;
         let mut value =
@@ -94,7 +110,7 @@ pub(super) fn speaks_old_transport<'a>(
 /// Opens the stream of a server and returns the name of its first event. `None` if there is none.
 async fn first_event(transport: &HttpTransport, environment: &Environment) -> Option<String> {
     let mut request = client().ok()?.get(environment.fill_in(&transport.url).ok()?);
-    for (name, value) in headers(transport, environment).ok()? {
+    for (name, value) in headers(transport, environment, &BTreeMap::new()).ok()? {
         request = request.header(name, value);
     }
     let mut response = request.header("accept", "text/event-stream").send().await.ok()?.error_for_status().ok()?;

@@ -4,6 +4,7 @@
 mod client;
 mod connect_error;
 mod lists;
+mod supervisor;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,9 +16,7 @@ use rmcp::model::{
     GetPromptRequest, GetPromptRequestParams, InputResponses, ProtocolVersion, ReadResourceRequest,
     ReadResourceRequestParams, RequestMetaObject, ServerResult, SubscriptionFilter,
 };
-use rmcp::service::{
-    ClientLifecycleMode, ClientServiceExt, PeerRequestOptions, RunningService, RunningServiceCancellationToken,
-};
+use rmcp::service::{ClientLifecycleMode, ClientServiceExt, PeerRequestOptions, RunningServiceCancellationToken};
 use rmcp::transport::IntoTransport;
 use rmcp::{ClientHandler as _, ErrorData, Peer, RoleClient, ServiceError as RmcpError};
 use serde_json::{Map, Value};
@@ -28,6 +27,7 @@ use super::connection::{CallError, ServiceConnection};
 use super::content;
 use super::eras::{Era, EraChoice};
 use super::http::with_causes;
+use super::requirement_offers::RequirementOffers;
 use super::stdio::WireFailure;
 use crate::process::ProcessGroup;
 use crate::sandbox::CurrentGate;
@@ -37,6 +37,7 @@ use client::questions;
 pub(super) use client::{McpClient, Owner};
 pub(super) use connect_error::ConnectError;
 use connect_error::{is_misunderstood, plainly};
+use supervisor::{start_failure, supervise};
 
 /// Maximum number of times that a server may ask for input before it answers a request.
 const MAX_ROUNDS: usize = 10;
@@ -126,6 +127,19 @@ impl McpConnection {
     pub(super) fn with_choice(mut self, choice: EraChoice) -> Self {
         self.choice = Some(choice);
         self
+    }
+
+    /// Keeps the offers to the server until the connection has ended.
+    pub(super) fn hold(&self, offers: RequirementOffers, scope: &TaskScope) {
+        if offers.is_empty() {
+            return;
+        }
+        let mut closed = self.closed.clone();
+        scope.spawn(async move {
+            // The supervisor task sends the reason or drops its end.
+            drop(closed.wait_for(Option::is_some).await);
+            drop(offers);
+        });
     }
 
     /// Asks a server of the newer era whether it also accepts the older handshake.
@@ -244,10 +258,11 @@ impl McpConnection {
                 biased;
                 () = context.cancel.cancelled() => ("the user cancelled", CallError::Cancelled),
                 answer = &mut answer => return Ok(answer),
-                // Activity restarts the time limit.
+                // Activity restarts the time limit, and so does the answer to a question of a call inside this one.
                 () = listening.wait_for_activity() => continue,
+                () = context.wait_for_answer() => continue,
                 () = tokio::time::sleep(limit) => {
-                    if listening.is_asking() {
+                    if listening.is_asking() || context.waits_for_user() {
                         continue;
                     }
                     ("it took too long", CallError::TimedOut)
@@ -429,72 +444,5 @@ async fn subscribe(peer: Peer<RoleClient>, client: McpClient, ending: Cancellati
     tokio::select! {
         () = ending.cancelled() => {}
         () = listening => {}
-    }
-}
-
-/// Waits for the end of the connection, makes sure that the process has ended, and sends the reason.
-async fn supervise(
-    running: RunningService<RoleClient, McpClient>,
-    mut group: Option<ProcessGroup>,
-    failure: WireFailure,
-    closing: watch::Sender<Option<String>>,
-    stopping: CancellationToken,
-) {
-    let stop = running.cancellation_token();
-    let closed = running.waiting();
-    tokio::pin!(closed);
-    let exited = async {
-        match &mut group {
-            Some(group) => drop(group.wait().await),
-            None => std::future::pending().await,
-        }
-    };
-    let done = tokio::select! {
-        biased;
-        _ = &mut closed => true,
-        () = stopping.cancelled() => false,
-        () = exited => {
-            // Other processes of the group may hold its output open. The last output is still in the pipe and is
-            // read.
-            if let Some(group) = &group {
-                group.kill();
-            }
-            tokio::time::timeout(GRACE, &mut closed).await.is_ok()
-        }
-    };
-    if !done {
-        stop.cancel();
-        drop(closed.await);
-    }
-    let reason = match group {
-        None => failure.take().unwrap_or_else(|| "the connection was closed".to_owned()),
-        Some(group) => end(group, &failure, if stopping.is_cancelled() { STOP_GRACE } else { GRACE }).await,
-    };
-    // Fails if the pool has dropped the connection, which is fine.
-    drop(closing.send(Some(reason)));
-}
-
-async fn end(mut group: ProcessGroup, failure: &WireFailure, grace: Duration) -> String {
-    let exited = tokio::time::timeout(grace, group.wait()).await;
-    group.stop(grace).await;
-    match (failure.take(), exited) {
-        (Some(reason), _) => reason,
-        (None, Ok(status)) => status,
-        (None, Err(_)) => "it closed its output".to_owned(),
-    }
-}
-
-async fn start_failure(error: &str, group: Option<(ProcessGroup, WireFailure)>) -> String {
-    let Some((group, failure)) = group else { return error.to_owned() };
-    let ended = end(group, &failure, GRACE).await;
-    if ended.starts_with("exit") || ended.starts_with("signal") {
-        match failure.last_stderr().await {
-            Some(lines) => format!("it ended before it had answered ({ended}), and wrote: {lines}"),
-            None => format!("it ended before it had answered ({ended}), without a word on stderr"),
-        }
-    } else if ended == "it closed its output" {
-        error.to_owned()
-    } else {
-        ended
     }
 }

@@ -8,20 +8,21 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Map, Value};
 
-use super::Inner;
-use super::Lease;
-use super::StartError;
+use super::active_calls::ActiveCalls;
 use super::circuit::{Circuit, StartPermit};
 use super::connection::{CallError, ServiceConnection};
 use super::environment::{SecretValues, literal_secrets};
-use super::remote::Owner;
+use super::remote::{ConnectError, Owner};
+use super::requirement_offers::RequirementOffers;
 use super::service_sandbox::{BoundServiceSandbox, ServiceSpec};
 use super::stdio::ProgramSandbox;
+use super::{Inner, Lease, RequirementHost, RequirementRequest, StartError};
 use crate::ids::{RoleName, ServiceName};
 use crate::manifest::ServiceManifest;
 use crate::sandbox::{CurrentGate, SandboxLauncher, SandboxSpec};
 use crate::tool::{
-    CallContext, Catalog, ServiceError, ServiceHealth, ServiceStatus, SessionContext, ToolCall, ToolOutcome,
+    AddressForm, CallContext, Catalog, RequirementError, ServiceError, ServiceHealth, ServiceStatus, SessionContext,
+    ToolCall, ToolOutcome,
 };
 
 const STOPPED: &str = "skein has stopped its services";
@@ -32,6 +33,10 @@ pub struct Service {
     pub(super) manifest: ServiceManifest,
     /// Leases on the services it requires, held while it is in the pool.
     pub(super) required: Vec<(RoleName, Lease)>,
+    /// Offers these services to its program.
+    pub(super) requirements: Option<Arc<dyn RequirementHost>>,
+    /// The calls that it works on.
+    pub(super) calls: Arc<ActiveCalls>,
     /// The session that owns it; `None` if all sessions share it.
     pub(super) owner: Option<Arc<Owner>>,
     /// `None` if it runs without a sandbox.
@@ -80,6 +85,8 @@ impl Service {
         Self {
             manifest,
             required,
+            requirements: spec.requirements.clone(),
+            calls: Arc::default(),
             owner,
             sandbox: spec.sandbox.as_ref().map(BoundServiceSandbox::new),
             instance: tokio::sync::Mutex::new(None),
@@ -162,6 +169,7 @@ impl Service {
 
     pub async fn call(&self, call: ToolCall) -> Result<ToolOutcome, ServiceError> {
         let connection = self.ensure_running().await?.connection;
+        let _active = self.calls.begin(&call.context);
         let tool = call.tool.clone();
         let limit = self.manifest.timeouts.call.duration();
         connection.call(call, limit).await.map_err(|error| self.explain(error, tool.as_str()))
@@ -170,6 +178,7 @@ impl Service {
     /// Reads the contents of a resource, in MCP's JSON.
     pub async fn read_resource(&self, uri: String, context: CallContext) -> Result<Value, ServiceError> {
         let connection = self.ensure_running().await?.connection;
+        let _active = self.calls.begin(&context);
         let limit = self.manifest.timeouts.call.duration();
         let answer = connection.read_resource(uri, context, limit).await;
         answer.map_err(|error| self.explain(error, "resources/read"))
@@ -183,6 +192,7 @@ impl Service {
         context: CallContext,
     ) -> Result<Value, ServiceError> {
         let connection = self.ensure_running().await?.connection;
+        let _active = self.calls.begin(&context);
         let limit = self.manifest.timeouts.call.duration();
         let answer = connection.get_prompt(name, arguments, context, limit).await;
         answer.map_err(|error| self.explain(error, "prompts/get"))
@@ -222,6 +232,23 @@ impl Service {
         if let Some(bound) = &self.sandbox {
             bound.report(notices, &self.manifest.name, self.owner.as_deref());
         }
+    }
+
+    /// Offers the required services to a new process or connection. Each start gets its own offers, because an address
+    /// works once. Fails if a required service does not start or cannot be offered.
+    pub(super) async fn offer_requirements(&self, form: AddressForm) -> Result<RequirementOffers, ConnectError> {
+        let mut offers = Vec::new();
+        for (role, lease) in &self.required {
+            let required = lease.service();
+            let Some(host) = &self.requirements else {
+                return Err(RequirementError::NoServer { service: required.name().clone() }.into());
+            };
+            let catalog = Box::pin(required.catalog()).await?;
+            let (caller, calls) = (self.name().clone(), Arc::clone(&self.calls));
+            let request = RequirementRequest { caller, required, catalog, calls, form };
+            offers.push((role.clone(), host.offer(request)?));
+        }
+        Ok(RequirementOffers(offers))
     }
 
     pub(super) fn add_lease(&self) {

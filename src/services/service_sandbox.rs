@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
+use super::RequirementHost;
 use super::remote::Owner;
 use super::stdio::ProgramSandbox;
 use crate::ids::ServiceName;
@@ -16,12 +17,14 @@ pub struct ServiceSpec {
     pub manifest: ServiceManifest,
     /// `None` if its process runs without a sandbox, or it has no process.
     pub sandbox: Option<SandboxSpec>,
+    /// Offers the services that it requires to its program. `None`: a program that requires a service does not start.
+    pub requirements: Option<Arc<dyn RequirementHost>>,
 }
 
 impl ServiceSpec {
-    /// Returns a service that runs without a sandbox.
+    /// Returns a service that runs without a sandbox, and is offered no other services.
     pub fn without_sandbox(manifest: ServiceManifest) -> Self {
-        Self { manifest, sandbox: None }
+        Self { manifest, sandbox: None, requirements: None }
     }
 
     /// Returns how sessions share the service. A process whose sandbox depends on the session is not shared.

@@ -84,18 +84,36 @@ pub struct SpawnedProgram {
     pub has_unix_sockets: bool,
 }
 
-/// Starts the program of a service. Returns also remarks about its sandbox.
+/// A program to start: the minimal environment, the variables of its manifest, and further ones.
+pub(super) struct Program<'a> {
+    pub(super) transport: &'a StdioTransport,
+    pub(super) environment: &'a Environment,
+    /// They have no placeholders and replace those of the manifest.
+    pub(super) variables: BTreeMap<String, String>,
+}
+
+/// The program of a service that was started.
+pub(super) struct StartedService {
+    pub(super) wire: StdioWire,
+    pub(super) stderr: ChildStderr,
+    pub(super) group: ProcessGroup,
+    /// Remarks about the sandbox for the user.
+    pub(super) notices: Vec<String>,
+    /// The program can connect to a Unix socket of Skein.
+    pub(super) has_unix_sockets: bool,
+}
+
+/// Starts the program of a service.
 pub(super) async fn start(
-    transport: &StdioTransport,
-    environment: &Environment,
+    program: Program<'_>,
     reaper: Option<&Reaper>,
     sandbox: Option<ProgramSandbox<'_>>,
-) -> Result<(StdioWire, ChildStderr, ProcessGroup, Vec<String>), LaunchError> {
-    let SpawnedProgram { group, pipes, notices, .. } = spawn(transport, environment, reaper, sandbox).await?;
+) -> Result<StartedService, LaunchError> {
+    let SpawnedProgram { group, pipes, notices, has_unix_sockets } = spawn_program(program, reaper, sandbox).await?;
     let Pipes { stdin: Some(stdin), stdout, stderr } = pipes else {
         return Err(LaunchError::StdinClosed);
     };
-    Ok((StdioWire::new(stdin, stdout), stderr, group, notices))
+    Ok(StartedService { wire: StdioWire::new(stdin, stdout), stderr, group, notices, has_unix_sockets })
 }
 
 /// Starts a program with the minimal environment and the variables of its manifest.
@@ -105,10 +123,20 @@ pub async fn spawn(
     reaper: Option<&Reaper>,
     sandbox: Option<ProgramSandbox<'_>>,
 ) -> Result<SpawnedProgram, LaunchError> {
+    let program = Program { transport, environment, variables: BTreeMap::new() };
+    spawn_program(program, reaper, sandbox).await
+}
+
+async fn spawn_program(
+    Program { transport, environment, variables }: Program<'_>,
+    reaper: Option<&Reaper>,
+    sandbox: Option<ProgramSandbox<'_>>,
+) -> Result<SpawnedProgram, LaunchError> {
     let mut env = minimal_environment(environment.variables());
     for (name, value) in &transport.env {
         env.insert(OsString::from(name), OsString::from(environment.fill_in(value)?));
     }
+    env.extend(variables.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value))));
     refuse_loaders(&env)?;
     let args = transport.args.iter().map(|argument| environment.fill_in(argument).map(OsString::from));
     let launch = Launch {

@@ -33,6 +33,7 @@ fn question() -> PermissionRequest {
         call: None,
         by: None,
         apart: None,
+        chain: Vec::new(),
         tool: "developer__shell".to_owned(),
         title: None,
         arguments: serde_json::Map::new(),

@@ -12,6 +12,7 @@ use super::elicit::{Elicitation, ElicitationResponse};
 use super::preview::FileChange;
 use super::target::{FileTarget, path_line};
 use crate::diagnostic::printable;
+use crate::ids::ServiceName;
 use crate::manifest::PermissionRule;
 use crate::sandbox::ProtectedPath;
 
@@ -64,7 +65,9 @@ pub struct PermissionRequest {
     pub by: Option<String>,
     /// Id of the child session and of the call in it, for clients that show it separately.
     pub apart: Option<(String, Arc<str>)>,
-    /// The tool's name as the model sees it.
+    /// The services that make the call for one another, the first caller first. Empty if no service makes it.
+    pub chain: Vec<ServiceName>,
+    /// The tool's name as the model sees it. A tool of a required service is named in the same form.
     pub tool: String,
     pub title: Option<String>,
     pub arguments: Map<String, Value>,
@@ -84,6 +87,11 @@ pub struct PermissionRequest {
 const SANDBOX_PREFIX: &str = "sandbox:";
 
 impl PermissionRequest {
+    /// Returns the services that ask to make the call, as in `scheduling → calendar`. `None` if no service makes it.
+    pub fn calling_services(&self) -> Option<String> {
+        (!self.chain.is_empty()).then(|| join_chain(&self.chain))
+    }
+
     /// Returns the title of a request that a sandbox makes for its processes. `None` if a tool makes it.
     pub fn sandbox_title(&self) -> Option<&str> {
         self.title.as_deref().filter(|_| self.tool.starts_with(SANDBOX_PREFIX))
@@ -95,6 +103,8 @@ impl PermissionRequest {
 pub struct ConsentSubject {
     pub tool: String,
     pub target: ConsentTarget,
+    /// The services that make the call for one another. Consent to a call of the model covers no call of a service.
+    pub chain: Vec<ServiceName>,
 }
 
 /// The calls of a tool that a [`ConsentSubject`] covers.
@@ -115,7 +125,7 @@ pub enum ConsentTarget {
 impl ConsentSubject {
     /// Covers every URL at this host.
     pub fn of_host(tool: &str, host: impl Into<String>) -> Self {
-        Self { tool: tool.to_owned(), target: ConsentTarget::Host(host.into()) }
+        Self { tool: tool.to_owned(), target: ConsentTarget::Host(host.into()), chain: Vec::new() }
     }
 
     /// Returns the host that the consent covers. `None` if it covers something else.
@@ -143,7 +153,13 @@ impl ConsentSubject {
             (None, Some(target)) => ConsentTarget::File { shown: target.shown.clone(), real: target.real.clone() },
             (None, None) => ConsentTarget::Exactly(Value::Object(arguments.clone()).to_string()),
         };
-        Self { tool: tool.to_owned(), target: covered }
+        Self { tool: tool.to_owned(), target: covered, chain: Vec::new() }
+    }
+
+    /// Returns the subject of the same call if these services make it.
+    #[must_use]
+    pub fn by_services(&self, chain: Vec<ServiceName>) -> Self {
+        Self { chain, ..self.clone() }
     }
 }
 
@@ -169,8 +185,14 @@ impl std::fmt::Display for ConsentSubject {
             }
             ConsentTarget::Host(host) => write!(f, "requests to {}", short(host)),
             ConsentTarget::Exactly(_) => write!(f, "exactly this call of {}", words(&self.tool)),
-        }
+        }?;
+        if self.chain.is_empty() { Ok(()) } else { write!(f, " by {}", join_chain(&self.chain)) }
     }
+}
+
+/// Joins services that call one another: `scheduling → calendar`.
+fn join_chain(chain: &[ServiceName]) -> String {
+    chain.iter().map(ServiceName::as_str).collect::<Vec<_>>().join(" → ")
 }
 
 /// Returns a tool name for people: `notes__add_item` becomes `notes: add item`.

@@ -256,3 +256,96 @@ fn two_processes_change_an_app_without_losing_a_version() {
         assert!(said.contains(&format!("\n> {}\n", version["note"].as_str().unwrap())), "its own description: {said}");
     }
 }
+
+/// A machine with the app `timer` in two versions, and the deleted app `gone`.
+fn machine_with_apps() -> Sandbox {
+    let sandbox = Sandbox::new();
+    let (mut maker, _) = Client::connect(sandbox.command(&["mcp", "--service", "apps"]));
+    for name in ["timer", "gone"] {
+        maker.call("create_app", json!({"name": name, "prd": "Counts down.", "html": timer()}));
+    }
+    maker.call("update_app", json!({"name": "timer", "note": "Wider", "width": 400}));
+    maker.call("delete_app", json!({"name": "gone"}));
+    maker.hang_up();
+    assert!(maker.ended().success());
+    sandbox
+}
+
+#[test]
+fn the_command_line_lists_apps() {
+    let empty = Sandbox::new().skein(&["apps", "list"]);
+    assert_eq!((empty.code, empty.stdout.as_str()), (0, ""));
+    assert!(empty.stderr.contains("there are no apps; `skein run -a goose/app_maker PROMPT` makes one"));
+
+    let sandbox = machine_with_apps();
+    sandbox.write("data/apps/broken.html", "<p>no app</p>");
+    let listed = sandbox.skein(&["apps", "list"]);
+    assert_eq!(listed.code, 0, "{}", listed.whole());
+    let lines: Vec<_> = listed.stdout.lines().collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[0].starts_with("timer  Timer, version 2 of 20") && lines[0].ends_with(": Wider"), "{}", lines[0]);
+    assert_eq!(lines[1..], ["gone  deleted; the last version is 1", "broken  cannot be read: it holds no app"]);
+
+    let listed = sandbox.skein(&["apps", "list", "--json"]).json();
+    assert_eq!((&listed["apps"][0]["name"], &listed["apps"][0]["version"]), (&json!("timer"), &json!(2)));
+    assert_eq!(listed["apps"][0]["network"], json!([]));
+    assert_eq!(listed["deleted"], json!([{"name": "gone", "version": 1}]));
+    assert_eq!(listed["unreadable"][0]["reason"], "it holds no app");
+}
+
+#[test]
+fn an_exported_app_is_the_whole_app() {
+    let sandbox = machine_with_apps();
+    let exported = sandbox.skein(&["apps", "export", "timer", "out/timer.html"]);
+    assert_eq!(exported.code, 0, "{}", exported.whole());
+    let stored = read(sandbox.path("data/apps/timer.html"));
+    assert_eq!(read(sandbox.path("project/out/timer.html")), stored);
+
+    sandbox.write("project/mine.html", "my own page");
+    let refused = sandbox.skein(&["apps", "export", "timer", "mine.html"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("mine.html exists already") && refused.stderr.contains("--force"));
+    assert_eq!(read(sandbox.path("project/mine.html")), "my own page");
+    let forced = sandbox.skein(&["apps", "export", "timer", "mine.html", "--force", "--json"]).json();
+    assert_eq!((&forced["name"], &forced["version"]), (&json!("timer"), &json!(2)));
+    assert_eq!(read(sandbox.path("project/mine.html")), stored);
+
+    for (name, file, problem, help) in [
+        ("timr", "a.html", "there is no app `timr`", "did you mean `timer`?"),
+        ("../timer", "a.html", "there is no app `../timer`", "`skein apps list` shows all"),
+        ("gone", "a.html", "the app `gone` was deleted; version 1 is its last", "restore version 1"),
+        ("timer", "out", "out is a folder", "name a file in it"),
+    ] {
+        let refused = sandbox.skein(&["apps", "export", name, file, "--force"]);
+        assert_eq!(refused.code, 2, "{}", refused.whole());
+        assert!(refused.stderr.contains(problem) && refused.stderr.contains(help), "{}", refused.stderr);
+    }
+    assert!(!sandbox.path("project/a.html").exists());
+}
+
+#[test]
+fn an_app_is_opened_in_the_users_browser() {
+    let sandbox = machine_with_apps();
+    let file = sandbox.path("data/apps/timer.html").display().to_string();
+    let shown = sandbox.skein(&["apps", "open", "timer"]);
+    assert_eq!((shown.code, shown.stdout.as_str()), (0, "[TMP]/data/apps/timer.html\n"));
+    assert!(shown.stderr.contains("there is no display and BROWSER is not set"), "{}", shown.stderr);
+    assert!(shown.stderr.contains("`skein apps export timer FILE`"), "{}", shown.stderr);
+
+    let open = |script: &str| {
+        sandbox.write("browser.sh", script);
+        let mut command = sandbox.command(&["apps", "open", "timer"]);
+        let browser = format!("nowhere-to-be-found:sh {} %s", sandbox.path("browser.sh").display());
+        let output = command.env("BROWSER", browser).env("SECRET_KEY", "s3cret").output().expect("the program starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let opened = sandbox.path("opened");
+    let script = format!("printf '%s %s' \"$1\" \"$SECRET_KEY\" > '{}'\n", opened.display());
+    let (code, said) = open(&script);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("opened with sh"), "{said}");
+    assert_eq!(read(&opened), format!("{file} "), "the browser gets the file and no secret");
+    let (code, said) = open("exit 3\n");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("`sh` could not open the file (exit status: 3)") && said.contains(&file), "{said}");
+}

@@ -135,6 +135,8 @@ mod recipe;
 mod recordings;
 /// docs/reference.md against the source.
 mod reference;
+/// Services that call the services they require.
+mod requires;
 /// `skein route`: who takes a prompt on, and how well that is known.
 mod route;
 /// Skein while it runs: processes, signals, sockets, probes.

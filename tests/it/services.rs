@@ -59,10 +59,23 @@ async fn session_scoped_service_has_a_process_per_session() {
 async fn service_requiring_a_session_service_is_not_shared() {
     let manifests = [
         with(echo("notes", &[]), json!({"scope": "session"})),
-        with(echo("echo", &[]), json!({"requires": ["notes"]})),
-        agent(&[mode("work", json!(["echo"]), json!(["echo"]))]),
+        with(service("echo", json!({"builtin": "echo"})), json!({"requires": ["notes"]})),
     ];
-    let wired = Wired::with_manifests(&manifests);
+    let pid = |surroundings: &BuiltinContext| {
+        let notes = Arc::clone(&surroundings.roles[&RoleName::new("notes")]);
+        Fake::new(&["pid"], move |_, context| {
+            let notes = Arc::clone(&notes);
+            Box::pin(async move {
+                let call = ToolCall { tool: ToolName::new("pid"), arguments: Map::new(), context };
+                notes.call(call).await.expect("notes answers").all_text()
+            })
+        })
+    };
+    let wired = Wiring::new()
+        .registry(BuiltinRegistry::builtin().with("echo", pid))
+        .builtin(manifests)
+        .user([agent(&[mode("work", json!(["echo"]), json!(["echo"]))])])
+        .start();
     let one = wired.bind_session("one", "work").await.expect("bound");
     let two = wired.bind_session("two", "work").await.expect("bound");
     assert_ne!(wired.said(&one, "echo__pid", json!({})).await, wired.said(&two, "echo__pid", json!({})).await);
@@ -154,7 +167,7 @@ async fn levels_start_in_order_and_each_level_in_parallel() {
         with(slow("above"), json!({"requires": ["left", "right"]})),
         agent(&[mode("work", json!(["above"]), json!(["above"]))]),
     ];
-    let wired = Wired::with_manifests(&manifests);
+    let wired = Wiring::new().user(manifests).attachable().start();
     let binding = wired.bind("work").await.expect("bound");
     let time = |name: &str| times(&wired, &logs.path().join(name).display().to_string());
     let (left, right, above) = (time("left"), time("right"), time("above"));
@@ -243,12 +256,15 @@ async fn call_to_a_healthy_service_does_not_wait_for_others() {
 
 #[tokio::test]
 async fn a_pool_that_is_dropped_without_a_stop_leaves_no_process() {
-    let manifests = [
-        echo("below", &[]),
-        with(echo("echo", &[]), json!({"requires": ["below"]})),
-        agent(&[mode("work", json!(["echo"]), json!(["echo"]))]),
-    ];
-    let wired = Wired::with_manifests(&manifests);
+    let above = |_: &BuiltinContext| Fake::new(&["idle"], |_, _| Box::pin(async { "idle".to_owned() }));
+    let wired = Wiring::new()
+        .registry(BuiltinRegistry::builtin().with("above", above))
+        .builtin([
+            echo("below", &[]),
+            with(service("above", json!({"builtin": "above"})), json!({"requires": ["below"]})),
+        ])
+        .user([echo("echo", &[]), agent(&[mode("work", json!(["above", "echo"]), json!(["above", "echo"]))])])
+        .start();
     let binding = wired.bind("work").await.expect("bound");
     assert_eq!(wired.processes().len(), 2);
     drop(binding);

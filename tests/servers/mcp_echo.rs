@@ -5,6 +5,8 @@
 mod greeting;
 #[path = "mcp_echo/poison.rs"]
 mod poison;
+#[path = "mcp_echo/requiring.rs"]
+mod requiring;
 #[path = "mcp_echo/talking.rs"]
 mod talking;
 
@@ -18,6 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use requiring::RequiredServices;
 use serde_json::{Value, json};
 use talking::Talks;
 
@@ -47,6 +50,8 @@ struct Flags {
     talks: bool,
     /// Fetches pages.
     visits: bool,
+    /// Calls the services that it requires.
+    requires: bool,
     /// How it answers the question for its versions.
     discover: Option<String>,
     /// Every message that it receives is written here, one a line.
@@ -79,6 +84,7 @@ impl Flags {
                 "--resources" => flags.resources = true,
                 "--talks" => flags.talks = true,
                 "--visits" => flags.visits = true,
+                "--requires" => flags.requires = true,
                 "--newer" => flags.discover = Some("newer".to_owned()),
                 "--discover" => flags.discover = Some(value()?),
                 "--log-messages" => flags.log_messages = Some(value()?),
@@ -104,6 +110,7 @@ struct Server {
     lists: AtomicUsize,
     cancelled: Cancelled,
     talks: Talks,
+    required: RequiredServices,
 }
 
 fn main() -> ExitCode {
@@ -131,6 +138,7 @@ fn main() -> ExitCode {
         lists: AtomicUsize::new(0),
         cancelled: Cancelled::default(),
         talks,
+        required: RequiredServices::default(),
     });
     server.log("start");
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -315,6 +323,7 @@ impl Server {
             }
             "visit" => say(id, &visit(text("url")).unwrap_or_else(|error| error.to_string())),
             _ if self.flags.talks && self.talks.call(id, params) => {}
+            _ if self.flags.requires && self.required.call(id, params) => {}
             name if self.flags.poisoned => say(id, name),
             name => refuse(id, -32602, &format!("unknown tool: {name}")),
         }
@@ -387,6 +396,9 @@ impl Server {
         }
         if self.flags.poisoned {
             tools.extend(poison::tools());
+        }
+        if self.flags.requires {
+            tools.extend(requiring::tools());
         }
         if self.flags.talks {
             tools.extend(talking::tools(&self.talks));

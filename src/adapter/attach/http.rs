@@ -4,16 +4,17 @@
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as Bound};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
@@ -25,13 +26,25 @@ use super::token::Token;
 use crate::adapter::export::BindingServer;
 use crate::task::TaskScope;
 
+/// Path of the server. The path of an offer for one client ends with its token.
+const PATH: &str = "/mcp";
+
+/// Header of a request that belongs to a session of MCP.
+const SESSION_HEADER: &str = "mcp-session-id";
+/// Header with the method of a request, in versions of MCP without sessions.
+const METHOD_HEADER: &str = "mcp-method";
+
+/// The answer to a request of a version without sessions.
+const NO_SESSION: &str = "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32601,\"message\":\"this server has sessions; \
+                          begin one with initialize\"}}";
+
 /// How long a client may take to send the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An offer at an HTTP address of this machine. Dropping it ends the server and every connection to it.
 pub struct HttpOffer {
     pub url: String,
-    /// The client sends it as `Authorization: Bearer …`.
+    /// The client sends it as `Authorization: Bearer …`, unless the URL contains it.
     pub token: String,
     _ended: DropGuard,
 }
@@ -50,6 +63,25 @@ struct PublishedOffer {
     service: HttpService,
     token: Token,
     ended: CancellationToken,
+    uses: OfferUses,
+}
+
+/// How clients show the token of an offer, and how many may use it.
+#[derive(Clone)]
+enum OfferUses {
+    /// Any number of clients, with the token in a header.
+    Unlimited,
+    /// One client, with the token in the URL.
+    Once(Arc<SingleUse>),
+}
+
+/// The one client of an offer.
+#[derive(Default)]
+struct SingleUse {
+    /// True once a client has shown the token.
+    used: AtomicBool,
+    /// The session of that client, which only it knows. Empty until the server has begun it.
+    session: OnceLock<HeaderValue>,
 }
 
 impl HttpServer {
@@ -65,29 +97,54 @@ impl HttpServer {
         self.address
     }
 
+    /// Offers a binding to clients that show the token in a header.
     pub(super) fn offer(&self, export: BindingServer, token: Token, ended: CancellationToken) -> HttpOffer {
+        let url = format!("http://{}{PATH}", self.address);
+        self.publish(export, token, ended, url, OfferUses::Unlimited)
+    }
+
+    /// Offers a binding to one client, at a URL with the token.
+    pub(super) fn offer_once(&self, export: BindingServer, token: Token, ended: CancellationToken) -> HttpOffer {
+        let url = format!("http://{}{PATH}/{}", self.address, token.text());
+        self.publish(export, token, ended, url, OfferUses::Once(Arc::default()))
+    }
+
+    fn publish(
+        &self,
+        export: BindingServer,
+        token: Token,
+        ended: CancellationToken,
+        url: String,
+        uses: OfferUses,
+    ) -> HttpOffer {
         let config = StreamableHttpServerConfig::default()
             .with_cancellation_token(ended.clone())
             .with_allowed_hosts([self.address.to_string()])
             .enforce_origin_validation();
         let service = StreamableHttpService::new(move || Ok(export.clone()), Arc::default(), config);
-        let offer = HttpOffer {
-            url: format!("http://{}/mcp", self.address),
-            token: token.text().to_owned(),
-            _ended: ended.clone().drop_guard(),
-        };
+        let offer = HttpOffer { url, token: token.text().to_owned(), _ended: ended.clone().drop_guard() };
         let mut offers = self.offers();
         offers.retain(|offer| !offer.ended.is_cancelled());
-        offers.push(PublishedOffer { service, token, ended });
+        offers.push(PublishedOffer { service, token, ended, uses });
         offer
     }
 
-    /// Returns the offer with this token. Compares every offer, so that the timing reveals nothing.
-    fn find(&self, shown: &[u8]) -> Option<PublishedOffer> {
+    /// Returns the offer whose token a request shows. Compares every offer, so that the timing reveals nothing.
+    fn find(&self, request: &Request<Incoming>) -> Option<PublishedOffer> {
+        let in_header = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        let in_header = in_header.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
+        let in_path = request.uri().path().strip_prefix(PATH).and_then(|rest| rest.strip_prefix('/'));
+        let in_path = in_path.unwrap_or_default().as_bytes();
         let offers = self.offers();
         let mut found = None;
-        for offer in offers.iter().filter(|offer| offer.token.is(shown) && !offer.ended.is_cancelled()) {
-            found = Some(offer.clone());
+        for offer in offers.iter() {
+            let shown = match offer.uses {
+                OfferUses::Unlimited => in_header,
+                OfferUses::Once(_) => in_path,
+            };
+            if offer.token.is(shown) && !offer.ended.is_cancelled() {
+                found = Some(offer.clone());
+            }
         }
         found
     }
@@ -166,23 +223,61 @@ async fn answer(
     server: Arc<HttpServer>,
     end: Arc<ConnectionEnd>,
     request: Request<Incoming>,
-) -> Result<Response<BoxBody<Bytes, Infallible>>, Infallible> {
-    let shown = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
-    let shown = shown.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
-    if let Some(PublishedOffer { service, ended, .. }) = server.find(shown) {
-        end.follow(&ended, &server.scope);
-        return Ok(service.handle(request).await);
+) -> Result<HttpAnswer, Infallible> {
+    let Some(PublishedOffer { service, ended, uses, .. }) = server.find(&request) else {
+        let said = "Unauthorized: show the token as `Authorization: Bearer TOKEN`, or use the whole URL\n";
+        let mut refusal = refuse(StatusCode::UNAUTHORIZED, said);
+        refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return Ok(refusal);
+    };
+    end.follow(&ended, &server.scope);
+    let OfferUses::Once(single) = uses else { return Ok(service.handle(request).await) };
+    if let Some(refusal) = single.refusal(&request) {
+        return Ok(refusal);
     }
-    let said = Full::new(Bytes::from_static(b"Unauthorized: show the token as `Authorization: Bearer TOKEN`\n"));
-    let mut refusal = Response::new(said.boxed());
-    *refusal.status_mut() = StatusCode::UNAUTHORIZED;
-    refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    Ok(refusal)
+    let answer = service.handle(request).await;
+    if let Some(session) = answer.headers().get(SESSION_HEADER) {
+        // The first answer names the session, and later ones repeat it.
+        single.session.get_or_init(|| session.clone());
+    }
+    Ok(answer)
+}
+
+type HttpAnswer = Response<BoxBody<Bytes, Infallible>>;
+
+impl SingleUse {
+    /// Admits the request that begins a session, once, and the requests of that session. Versions of MCP without
+    /// sessions are refused, because each of their requests could be from another client. Returns `None` if it
+    /// admits the request.
+    fn refusal(&self, request: &Request<Incoming>) -> Option<HttpAnswer> {
+        let used = "Unauthorized: the token was used already, and it is good once\n";
+        if let Some(session) = request.headers().get(SESSION_HEADER) {
+            let is_same = self.session.get() == Some(session);
+            return (!is_same).then(|| refuse(StatusCode::UNAUTHORIZED, used));
+        }
+        let method = request.headers().get(METHOD_HEADER).map(HeaderValue::as_bytes);
+        if method.is_some_and(|method| method != b"initialize") {
+            // A client that asks for versions reads this as the answer of a server that has only older ones.
+            let mut refusal = refuse(StatusCode::BAD_REQUEST, NO_SESSION);
+            refusal.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            return Some(refusal);
+        }
+        if request.method() == Method::POST && !self.used.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        Some(refuse(StatusCode::UNAUTHORIZED, used))
+    }
+}
+
+fn refuse(status: StatusCode, said: &'static str) -> HttpAnswer {
+    let mut refusal = Response::new(Full::new(Bytes::from_static(said.as_bytes())).boxed());
+    *refusal.status_mut() = status;
+    refusal
 }
 
 /// Omits the token, because debug output ends up in logs.
 impl std::fmt::Debug for HttpOffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HttpOffer").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("HttpOffer").field("url", &self.url.replace(&self.token, "…")).finish_non_exhaustive()
     }
 }

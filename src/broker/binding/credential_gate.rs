@@ -57,6 +57,7 @@ impl SessionHostGate {
             call: None,
             by: None,
             apart: None,
+            chain: Vec::new(),
             tool: tool.to_owned(),
             title: Some(title.clone()),
             arguments,

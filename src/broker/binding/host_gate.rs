@@ -145,6 +145,7 @@ impl SessionHostGate {
             call: None,
             by: None,
             apart: None,
+            chain: Vec::new(),
             tool: SANDBOX_NETWORK.to_owned(),
             title: Some(format!("Connect to {}", host.authority())),
             arguments,

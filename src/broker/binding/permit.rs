@@ -86,6 +86,7 @@ impl Binding {
             Some(host) => ConsentSubject::of_host(name, host.to_string()),
             None => ConsentSubject::of(name, arguments, tool.builtin, admitted.target.as_ref()),
         };
+        let subject = subject.by_services(context.chain());
         // A looser level or an allowing rule does not override the user's refusal.
         let state = self.user_state(context);
         let is_refused = |subject: &ConsentSubject| state.consents.about(subject) == Some(false);
@@ -227,6 +228,7 @@ impl Binding {
             call: context.id.clone(),
             by: None,
             apart: None,
+            chain: context.chain(),
             tool: call.name.to_owned(),
             title: call.title.map(str::to_owned),
             arguments: call.arguments.clone(),
@@ -237,6 +239,7 @@ impl Binding {
             protected: protected.clone(),
             always: subject.clone(),
         };
+        let _open = context.open_question();
         let answer = tokio::select! {
             biased;
             () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),

@@ -169,7 +169,7 @@ impl Binding {
     ) -> Result<(), ServiceError> {
         let name = format!("{service}__{what}");
         let refused = |reason: String| Err(ServiceError::NotPermitted { what: name.clone(), reason });
-        let subject = ConsentSubject::of(&name, &arguments, false, None);
+        let subject = ConsentSubject::of(&name, &arguments, false, None).by_services(context.chain());
         if self.user_state(context).consents.about(&subject) == Some(false) {
             return refused("the user refused such calls for this session".to_owned());
         }

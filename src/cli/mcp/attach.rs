@@ -1,4 +1,5 @@
-//! `skein mcp --attach`: copies bytes between stdio and the socket of a running skein, without parsing them.
+//! `skein mcp --attach` and `--attach-file`: copies bytes between stdio and the socket of a running skein, without
+//! parsing them.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -9,7 +10,7 @@ use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use crate::adapter::attach::{ATTACHED, SOCKET_VARIABLE, TOKEN_VARIABLE};
+use crate::adapter::attach::{ATTACHED, AttachTarget, SOCKET_VARIABLE, TOKEN_VARIABLE};
 use crate::cli::output::{CommandError, display_line};
 use crate::socket;
 
@@ -26,24 +27,37 @@ enum ClosedEnd {
     Socket,
 }
 
+/// Attaches with the socket and the token of the environment.
 pub(super) fn run() -> Result<(), CommandError> {
-    let (path, token) = (variable(SOCKET_VARIABLE)?, variable(TOKEN_VARIABLE)?);
-    let mut socket = socket::connect(Path::new(&path)).map_err(|error| {
-        CommandError::work(
-            format!("the skein that offered this cannot be reached at {}: {error}", display_line(&path)),
-            "start the agent that uses it again, from skein",
-        )
+    let socket = variable(SOCKET_VARIABLE)?.into();
+    attach(&AttachTarget { socket, token: variable(TOKEN_VARIABLE)? }, AGENT_HELP)
+}
+
+/// Attaches with the socket and the token of a file.
+pub(super) fn run_with_file(file: &Path) -> Result<(), CommandError> {
+    let target = AttachTarget::read(file).map_err(|error| {
+        let shown = display_line(&file.to_string_lossy());
+        CommandError::work(format!("{shown} cannot be used to attach: {error}"), SERVICE_HELP)
     })?;
-    let failure = |error: io::Error| CommandError::work(format!("stdio cannot be joined to skein: {error}"), HELP);
-    let answer = send_token(&mut socket, &token).map_err(failure)?;
+    attach(&target, SERVICE_HELP)
+}
+
+fn attach(target: &AttachTarget, help: &str) -> Result<(), CommandError> {
+    let mut socket = socket::connect(&target.socket).map_err(|error| {
+        let shown = display_line(&target.socket.to_string_lossy());
+        CommandError::work(format!("the skein that offered this cannot be reached at {shown}: {error}"), help)
+    })?;
+    let failure = |error: io::Error| CommandError::work(format!("stdio cannot be joined to skein: {error}"), help);
+    let answer = send_token(&mut socket, &target.token).map_err(failure)?;
     if answer != ATTACHED {
         let said = if answer.is_empty() { "it is about to end".to_owned() } else { display_line(&answer) };
-        return Err(CommandError::work(format!("skein does not let this in: {said}"), HELP));
+        return Err(CommandError::work(format!("skein does not let this in: {said}"), help));
     }
     join(socket).map_err(failure)
 }
 
-const HELP: &str = "start the agent that uses it again, from skein: each start gets its own token";
+const AGENT_HELP: &str = "start the agent that uses it again, from skein: each start gets its own token";
+const SERVICE_HELP: &str = "attach once for each start of the service: skein gives each start its own token";
 
 fn variable(name: &str) -> Result<String, CommandError> {
     let value = std::env::var(name).ok().filter(|value| !value.is_empty());

@@ -207,7 +207,8 @@ impl<'a> Checks<'a> {
 
     fn tool_groups(&mut self, id: &ModeId, mode: &'a ModeEntry, needs: &[&'a ServiceName]) -> ToolScope {
         let mut understood = true;
-        let mut scope = ToolScope { rules: Vec::new(), needs: needs.iter().map(|name| (*name).clone()).collect() };
+        let needs_of_mode = needs.iter().map(|name| (*name).clone()).collect();
+        let mut scope = ToolScope { needs: needs_of_mode, ..ToolScope::default() };
         for (index, entry) in mode.mode.tool_groups.iter().enumerate() {
             let at = mode.path.key("tool_groups").index(index);
             let files = match entry.files() {
@@ -381,5 +382,6 @@ fn admits_any(scope: &ToolScope, service: &ServiceEntry) -> bool {
             GroupRuleKind::Declared => service.manifest.groups.contains_key(&rule.group),
             GroupRuleKind::Service => rule.group.as_str() == service.manifest.name.as_str(),
             GroupRuleKind::Mcp => service.is_in_mcp(),
+            GroupRuleKind::Required => false,
         })
 }

@@ -3,7 +3,9 @@
 use super::Checks;
 use super::values::ValueOrigin;
 use crate::diagnostic::Diagnostic;
-use crate::manifest::{Readiness, Requires, ServiceEntry, Transport};
+use crate::ids::RoleName;
+use crate::manifest::{DocumentPath, Readiness, Requires, ServiceEntry, ServiceSharing, Transport};
+use crate::network::RemoteHost;
 
 /// Names with a special meaning in a mode's `tool_groups`.
 const RESERVED: [&str; 2] = ["none", "mcp"];
@@ -17,6 +19,9 @@ impl<'a> Checks<'a> {
                 self.error("E107", entry.source.place(&entry.path.key("name")), problem, "choose another name");
             }
             self.requires(entry);
+            if entry.manifest.calls_for_session() {
+                self.requirement_addresses(entry);
+            }
             self.groups(entry);
             self.values(entry);
         }
@@ -25,11 +30,7 @@ impl<'a> Checks<'a> {
     fn requires(&mut self, entry: &'a ServiceEntry) {
         let name = &entry.manifest.name;
         for (index, (role, required)) in entry.manifest.requires.roles().into_iter().enumerate() {
-            let at = entry.path.key("requires");
-            let at = match &entry.manifest.requires {
-                Requires::Services(_) => at.index(index),
-                Requires::Roles(_) => at.key(role.as_str()),
-            };
+            let at = requires_path(entry, index, &role);
             match self.manifests.services.get(required) {
                 None => {
                     let help = self.service_help(required.as_str());
@@ -52,6 +53,37 @@ impl<'a> Checks<'a> {
                     }
                 }
             }
+        }
+    }
+
+    /// Checks that the program of a service can use the addresses of the services that it requires.
+    fn requirement_addresses(&mut self, entry: &'a ServiceEntry) {
+        let name = &entry.manifest.name;
+        if entry.manifest.scope == Some(ServiceSharing::Shared) {
+            let problem =
+                format!("service `{name}` is shared, but requires others, and each call belongs to a session");
+            let help = "remove `scope: shared`, so that each session has its own connection";
+            self.error("E132", entry.source.place(&entry.path.key("scope")), problem, help);
+        }
+        let roles = entry.manifest.requires.roles();
+        // The roles `a-b` and `a_b` would have one variable and one header.
+        let plain = |role: &RoleName| role.as_str().replace('-', "_");
+        for (index, (role, _)) in roles.iter().enumerate() {
+            if let Some((other, _)) = roles[..index].iter().find(|(other, _)| plain(other) == plain(role)) {
+                let at = entry.source.place(&requires_path(entry, index, role));
+                let problem = format!("the roles `{other}` and `{role}` of service `{name}` have the same variable");
+                self.error("E150", at, problem, "rename one of the roles");
+            }
+        }
+        if let Transport::Http(http) = &entry.manifest.transport
+            && !http.url.contains("${")
+            && !RemoteHost::of_url(&http.url).is_some_and(|host| host.is_loopback())
+        {
+            let problem = format!(
+                "service `{name}` requires others, but its server is not on this machine, so it cannot reach them"
+            );
+            let help = "run the server at 127.0.0.1, or remove `requires`";
+            self.error("E150", entry.source.place(&entry.transport_path().key("url")), problem, help);
         }
     }
 
@@ -100,5 +132,14 @@ impl<'a> Checks<'a> {
                 self.secrets(&origin, "headers", &http.headers);
             }
         }
+    }
+}
+
+/// Returns where a manifest names a required service.
+fn requires_path(entry: &ServiceEntry, index: usize, role: &RoleName) -> DocumentPath {
+    let at = entry.path.key("requires");
+    match &entry.manifest.requires {
+        Requires::Services(_) => at.index(index),
+        Requires::Roles(_) => at.key(role.as_str()),
     }
 }

@@ -4,6 +4,7 @@
 //! nothing.
 
 mod check;
+mod library;
 mod network;
 mod page;
 mod report;
@@ -25,9 +26,11 @@ use serde::Deserialize;
 use serde_json::json;
 use url::Url;
 
+pub use library::{AppLibrary, AppLibraryError, AppListing, AppSummary, DeletedApp, UnreadableApp};
 use network::{MAX_ORIGINS, NetworkOrigin};
 use page::{App, MIME, VIEW, VIEW_PAGE, Version};
 use report::{about, app_result, list_result, object, summary};
+pub use store::AppReadError;
 use store::{AppName, AppStore};
 
 use super::answer::{self, ToolRefusal, ToolReply};

@@ -5,6 +5,7 @@ use rmcp::service::ClientInitializeError;
 use super::PROBE_TIME;
 use crate::services::http::{HttpSetupError, with_causes};
 use crate::services::stdio::LaunchError;
+use crate::tool::{RequirementError, ServiceError};
 
 /// The reason why a connection failed.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +28,10 @@ pub(in crate::services) enum ConnectError {
     Launch(#[from] LaunchError),
     #[error(transparent)]
     Http(#[from] HttpSetupError),
+    #[error(transparent)]
+    Requirement(#[from] RequirementError),
+    #[error(transparent)]
+    Required(#[from] ServiceError),
     #[error("{reason}")]
     Handshake { reason: String },
 }

@@ -69,6 +69,7 @@ async fn consents(call: &CallContext, protected: &ProtectedPath) -> bool {
         call: call.id.clone(),
         by: None,
         apart: None,
+        chain: call.chain(),
         tool: SHELL.to_owned(),
         title: Some(format!("Keep {}, which a command created", protected.shown)),
         always: ConsentSubject::of(SHELL, &arguments, false, None),
@@ -78,6 +79,7 @@ async fn consents(call: &CallContext, protected: &ProtectedPath) -> bool {
         protected: Some(protected.clone()),
         rule: None,
     };
+    let _open = call.open_question();
     let answer = tokio::select! {
         biased;
         () = call.cancel.cancelled() => PermissionResponse::Unavailable,

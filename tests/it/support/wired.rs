@@ -13,7 +13,7 @@ use skein::broker::{BindError, BindRequest, Binding};
 use skein::graph;
 use skein::manifest::{self, ApprovalLevel, Layer, Root};
 use skein::process::Reaper;
-use skein::runtime::Runtime;
+use skein::runtime::{Runtime, RuntimePaths};
 use skein::sandbox::proxy::CompanyProxy;
 use skein::sandbox::{HiddenPaths, HostResources, LayerRestriction, SandboxLauncher};
 use skein::services::{BuiltinRegistry, Environment, PoolOptions, UserFolders};
@@ -95,6 +95,7 @@ pub(crate) struct Wiring {
     registry: Option<BuiltinRegistry>,
     variables: Vec<(&'static str, &'static str)>,
     layers: Option<LayerRestriction>,
+    attachable: bool,
 }
 
 impl Wiring {
@@ -134,6 +135,12 @@ impl Wiring {
     /// Processes with a sandbox profile run inside, on a machine with these layers.
     pub(crate) fn sandboxed(mut self, layers: &str) -> Self {
         self.layers = Some(LayerRestriction::parse(layers).expect("layers"));
+        self
+    }
+
+    /// Programs of services reach the services that they require. There is a status socket, too.
+    pub(crate) fn attachable(mut self) -> Self {
+        self.attachable = true;
         self
     }
 
@@ -181,7 +188,13 @@ impl Wiring {
             cassette: None,
         };
         let registry = self.registry.unwrap_or_else(BuiltinRegistry::builtin);
-        let runtime = Runtime::start(Arc::new(plan), registry, options, None);
+        let home = self.attachable.then(|| RuntimePaths {
+            // Hidden from sandboxes, as for a user.
+            sockets: folder.path().join("data/run"),
+            program: env!("CARGO_BIN_EXE_skein").into(),
+            scratch: folder.path().join("agents"),
+        });
+        let runtime = Runtime::start(Arc::new(plan), registry, options, home);
         Wired { runtime, folder }
     }
 }

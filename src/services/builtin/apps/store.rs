@@ -69,6 +69,30 @@ impl AppStore {
         self.folder.join(format!("{}.html", name.0))
     }
 
+    /// Returns the names of the apps that have a current file, readable or not.
+    pub(super) fn names(&self) -> io::Result<Vec<AppName>> {
+        let files = names_in(&self.folder)?;
+        Ok(files.iter().filter_map(|file| AppName::parse(file.strip_suffix(".html")?).ok()).collect())
+    }
+
+    /// Returns the names of the deleted apps, each with the newest version that can be restored.
+    pub(super) fn list_deleted(&self) -> io::Result<Vec<(AppName, u32)>> {
+        let mut deleted = Vec::new();
+        for name in names_in(&self.folder.join(".versions"))?.iter().filter_map(|name| AppName::parse(name).ok()) {
+            let newest = self.version_numbers(&name)?.first().copied();
+            deleted.extend(newest.filter(|_| !self.file(&name).exists()).map(|newest| (name, newest)));
+        }
+        Ok(deleted)
+    }
+
+    /// Returns all stored version numbers, newest first.
+    fn version_numbers(&self, name: &AppName) -> io::Result<Vec<u32>> {
+        let names = names_in(&self.versions_of(name))?;
+        let mut versions: Vec<u32> = names.iter().filter_map(|name| name.strip_suffix(".html")?.parse().ok()).collect();
+        versions.sort_unstable_by(|one, other| other.cmp(one));
+        Ok(versions)
+    }
+
     fn versions_of(&self, name: &AppName) -> PathBuf {
         self.folder.join(".versions").join(&name.0)
     }
@@ -93,11 +117,7 @@ impl AppStore {
 
     /// Returns all stored version numbers, newest first.
     pub(super) fn versions(&self, name: &AppName) -> Result<Vec<u32>, ToolRefusal> {
-        let folder = self.versions_of(name);
-        let names = names_in(&folder).map_err(|error| io_refusal("read", &folder, &error))?;
-        let mut versions: Vec<u32> = names.iter().filter_map(|name| name.strip_suffix(".html")?.parse().ok()).collect();
-        versions.sort_unstable_by(|one, other| other.cmp(one));
-        Ok(versions)
+        self.version_numbers(name).map_err(|error| io_refusal("read", &self.versions_of(name), &error))
     }
 
     /// Returns the newest version number, 0 if there is none.
@@ -106,22 +126,16 @@ impl AppStore {
     }
 
     pub(super) fn list(&self) -> Result<Listing, ToolRefusal> {
-        let read = |folder: &Path| names_in(folder).map_err(|error| io_refusal("read", folder, &error));
+        let unread = |error: io::Error| io_refusal("read", &self.folder, &error);
         let mut listing = Listing::default();
-        for file in read(&self.folder)? {
-            let Some(name) = file.strip_suffix(".html").and_then(|name| AppName::parse(name).ok()) else { continue };
+        for name in self.names().map_err(unread)? {
             match self.get(&name) {
                 Ok(app) => listing.apps.extend(app),
                 Err(ToolRefusal(reason)) => listing.unreadable.push((name.0, reason)),
             }
         }
-        for folder in read(&self.folder.join(".versions"))? {
-            let Ok(name) = AppName::parse(&folder) else { continue };
-            let newest = self.newest(&name)?;
-            if newest > 0 && !self.file(&name).exists() {
-                listing.deleted.push((name.0, newest));
-            }
-        }
+        let deleted = self.list_deleted().map_err(unread)?;
+        listing.deleted = deleted.into_iter().map(|(name, newest)| (name.0, newest)).collect();
         Ok(listing)
     }
 
@@ -171,18 +185,34 @@ impl AppStore {
     }
 }
 
+/// Why the file of an app cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AppReadError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("it is no file")]
+    NotFile,
+    #[error("{0}")]
+    Content(String),
+}
+
 fn load(file: &Path) -> Result<Option<App>, ToolRefusal> {
+    read_app(file).map(|found| found.map(|(app, _)| app)).map_err(|error| io_refusal("read", file, &error))
+}
+
+/// Reads an app and the text of its file; `None` if there is no file.
+pub(super) fn read_app(file: &Path) -> Result<Option<(App, String)>, AppReadError> {
     // Reading a named pipe would block forever.
     if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
-        return Err(io_refusal("read", file, &io::Error::other("it is no file")));
+        return Err(AppReadError::NotFile);
     }
     match fs::read_to_string(file) {
         Ok(text) => match App::from_file(&text) {
-            Ok(app) => Ok(Some(app)),
-            Err(reason) => Err(io_refusal("read", file, &io::Error::other(reason))),
+            Ok(app) => Ok(Some((app, text))),
+            Err(reason) => Err(AppReadError::Content(reason.to_string())),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io_refusal("read", file, &error)),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -223,6 +253,6 @@ fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-fn io_refusal(attempt: &str, path: &Path, error: &io::Error) -> ToolRefusal {
+fn io_refusal(attempt: &str, path: &Path, error: &dyn std::fmt::Display) -> ToolRefusal {
     ToolRefusal::new(format!("could not {attempt} `{}`: {error}; tell the user", path.display()))
 }

@@ -118,6 +118,7 @@ impl Proposal {
             call: None,
             by: None,
             apart: None,
+            chain: context.chain(),
             tool: TOOL.to_owned(),
             title: Some(format!("Add the service {name} and start it")),
             always: ConsentSubject::of(TOOL, &arguments, false, None),

@@ -50,6 +50,7 @@ pub(in crate::services::remote) async fn elicit(
         message: truncate(&strip_invisible(&message), MAX_QUESTION).to_owned(),
         kind: wanted.clone(),
     };
+    let _open = context.open_question();
     let answer = tokio::select! {
         biased;
         () = context.cancel.cancelled() => ElicitationResponse::Dismissed,
