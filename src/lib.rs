@@ -22,6 +22,10 @@ pub mod process;
 pub mod socket;
 /// Tasks that end with their owner.
 pub mod task;
+/// The Chrome DevTools Protocol over two pipes.
+pub mod cdp;
+/// A screen of X11: pictures, pointer and keyboard.
+pub mod screen;
 /// Definitions and calls of source files.
 pub mod code_index;
 /// Files below a folder, opened without following links.

@@ -6,6 +6,7 @@
 mod hardening;
 mod helper;
 mod launcher;
+mod listeners;
 mod output_limit;
 mod reaper;
 mod scope;

@@ -42,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::conversation::{Content, Message};
 use crate::ids::{ServiceName, ToolName};
+use crate::sandbox::SandboxGate;
 use outer_call::{InnerQuestions, OuterCall};
 
 /// Metadata key under which a built-in tool reports a URL at another host instead of the page. The caller decides about
@@ -110,6 +111,7 @@ pub struct CallContext {
     /// The call of a service during which this one is made. `None` if no service makes it.
     outer: Option<Arc<OuterCall>>,
     questions: Arc<InnerQuestions>,
+    gate: Option<Arc<dyn SandboxGate>>,
 }
 
 type ActivitySink = Arc<dyn Fn(Activity) + Send + Sync>;
@@ -141,6 +143,7 @@ impl CallContext {
             activity: None,
             asker: None,
             sandbox: None,
+            gate: None,
             outer: None,
             questions: Arc::default(),
         }
@@ -212,6 +215,18 @@ impl CallContext {
     /// Returns the sandbox of the processes that the call starts. `None` if they run without one.
     pub fn sandbox(&self) -> Option<&CallSandbox> {
         self.sandbox.as_deref()
+    }
+
+    #[must_use]
+    pub fn with_gate(mut self, gate: Arc<dyn SandboxGate>) -> Self {
+        self.gate = Some(gate);
+        self
+    }
+
+    /// Returns the gate that decides about hosts for the session, whether or not the call has a sandbox. `None` if no
+    /// binding made the call.
+    pub fn gate(&self) -> Option<&Arc<dyn SandboxGate>> {
+        self.gate.as_ref()
     }
 
     /// Returns a context for work that outlasts the call. It reports nothing, and cancelling the call does not cancel

@@ -21,7 +21,7 @@ pub use permit::PermitError;
 pub use resources::{Requester, ServiceResource};
 use sandbox::BoundSandbox;
 
-use super::bound_tool::{BoundTool, SHELL, SandboxChoice, reaching, url_argument};
+use super::bound_tool::{BoundTool, SHELL, SandboxChoice, always_asks, reaching, url_argument};
 use super::files::{CallPaths, RelativeBase};
 use super::gate::{self, DecisionReason, GateDecision, Judge};
 use super::pinned_specs::{ToolClaims, ui_of};
@@ -33,7 +33,7 @@ use crate::graph::{GroupRuleKind, Plan, ScopeRefusal, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
 use crate::manifest::{ApprovalLevel, CodeExecution, Layer, SchemaError, ServiceEntry, Transport};
 use crate::permissions::{self, Call, CommandRule, SourcedRule};
-use crate::sandbox::SandboxLauncher;
+use crate::sandbox::{SandboxGate, SandboxLauncher};
 use crate::services::{Lease, Service};
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, SessionStates, ToolCall, ToolOutcome, ToolSpec};
 
@@ -249,7 +249,7 @@ impl Binding {
             service: entry.manifest.name.clone(),
             group,
             files,
-            read_only: builtin && spec.hints.read_only == Some(true),
+            read_only: builtin && spec.hints.read_only == Some(true) && !always_asks(&spec),
             reaching: reaching(&spec),
             url_argument: url_argument(&spec).filter(|_| builtin),
             spec,
@@ -371,7 +371,7 @@ impl Binding {
                 Ok(admitted) => admitted,
                 Err(outcome) => return Ok(outcome),
             };
-        let mut context = self.with_asker(context);
+        let mut context = self.with_asker(context).with_gate(Arc::clone(&self.gate) as Arc<dyn SandboxGate>);
         if let Some(sandbox) = self.call_sandbox(tool, &arguments, consented) {
             context = context.with_sandbox(sandbox);
         }

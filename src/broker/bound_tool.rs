@@ -17,6 +17,9 @@ use crate::tool::{Catalog, ToolSpec};
 /// Metadata key under which a built-in tool lists its far-reaching arguments; see [`BoundTool::reaching`].
 const REACHING: &str = "skein/asks_with";
 
+/// Metadata key of a built-in tool that changes nothing and still needs consent, because it sees beyond the session.
+const ALWAYS_ASKS: &str = "skein/always_asks";
+
 /// Metadata key under which a built-in tool names its argument that is a URL to read.
 const URL_ARGUMENT: &str = "skein/url_argument";
 
@@ -176,6 +179,11 @@ fn quote_script(program: &str, script: &str) -> String {
 pub(super) fn reaching(spec: &ToolSpec) -> Vec<String> {
     let names = spec.meta.as_ref().and_then(|meta| meta.get(REACHING)).and_then(Value::as_array);
     names.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// Returns whether the tool needs consent although it changes nothing.
+pub(super) fn always_asks(spec: &ToolSpec) -> bool {
+    spec.meta.as_ref().and_then(|meta| meta.get(ALWAYS_ASKS)) == Some(&Value::Bool(true))
 }
 
 pub(super) fn url_argument(spec: &ToolSpec) -> Option<String> {

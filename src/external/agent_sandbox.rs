@@ -80,6 +80,7 @@ impl TerminalSandbox {
             profile: Arc::clone(&spec.profile),
             folders: SandboxFolders::new(&session.roots, &session.scratch),
             gate: Arc::new(CurrentGate::new(Arc::clone(&spec.gate))),
+            servers: None,
         };
         let started = async {
             let launcher = self.launcher.as_ref().ok_or(SandboxStartError::NoLauncher)?;
@@ -122,7 +123,7 @@ impl LaunchContext {
                 Arc::make_mut(&mut profile).network.allow.push(address.to_string());
             }
         }
-        let request = SandboxRequest { profile, folders, gate };
+        let request = SandboxRequest { profile, folders, gate, servers: None };
         Ok(ProgramSandbox { launcher: self.sandbox.as_ref(), request, line: format!("agent `{}`", who.name) })
     }
 }

@@ -21,7 +21,7 @@ mod upstream;
 mod variables;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +57,9 @@ pub struct ProxyParts {
     pub gate: Arc<dyn HostGate>,
     pub network: Arc<dyn Network>,
     pub company: CompanyProxy,
+    /// Servers of the session, at the loopback address. `None` if clients reach them themselves. A proxy with them is that
+    /// of a browser: consent covers public addresses only, because a page chooses the hosts.
+    pub servers: Option<Arc<dyn InsideNetwork>>,
     /// The password that clients must send. Needed where other processes of the machine reach the listener.
     pub token: Option<String>,
 }
@@ -71,6 +74,7 @@ pub struct Proxy {
 struct ProxyInner {
     policy: HostPolicy,
     upstream: Upstream,
+    servers: Option<Arc<dyn InsideNetwork>>,
     commands: Arc<ProxyCommands>,
     token: Option<String>,
     connections: Arc<Semaphore>,
@@ -95,6 +99,7 @@ impl Proxy {
         let inner = ProxyInner {
             policy: parts.policy,
             upstream: Upstream { network: parts.network, company: parts.company },
+            servers: parts.servers,
             commands,
             token: parts.token,
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
@@ -155,18 +160,22 @@ impl ProxyInner {
         if let HostRuling::Deny(rule) = ruling {
             return Err(RefusalReason::Rule(rule));
         }
+        let decision = self.policy.decide(host);
+        let of_consent = if self.servers.is_some() { AddressReach::Public } else { AddressReach::Private };
         // An address that no consent covers is refused before the user is asked.
         if let Some(ip) = host.ip() {
-            let checked = self.policy.check_address(ip, host.port(), AddressReach::Private);
+            let is_named = ruling == HostRuling::AllowExact || matches!(decision, ProfileDecision::Allowed(_));
+            let reach = if is_named { AddressReach::Private } else { of_consent };
+            let checked = self.policy.check_address(ip, host.port(), reach);
             checked.map_err(|kind| RefusalReason::Address { address: ip.to_string(), kind })?;
         }
-        match (self.policy.decide(host), ruling) {
+        match (decision, ruling) {
             (ProfileDecision::Denied, _) => Err(RefusalReason::Profile),
             (ProfileDecision::Unlisted, _) => Err(RefusalReason::Unlisted),
             (ProfileDecision::Ask, HostRuling::Allow) => Ok(AddressReach::Public),
             (ProfileDecision::Ask, HostRuling::AllowExact) => Ok(AddressReach::Private),
             (ProfileDecision::Allowed(_), HostRuling::Ask) | (ProfileDecision::Ask, _) => {
-                self.commands.consent(host, command).await.map(|()| AddressReach::Private)
+                self.commands.consent(host, command).await.map(|()| of_consent)
             }
             (ProfileDecision::Allowed(reach), _) => Ok(reach),
         }
@@ -177,6 +186,29 @@ impl ProxyInner {
         let decision = self.decide(host, command).await;
         self.commands.record(host, command, decision.as_ref().err());
         decision.map_err(|reason| HostRefusal { host: host.clone(), reason })
+    }
+
+    /// Connects to a server of the session, if the host is the loopback address and a server has this port. Rules that
+    /// deny the host still count.
+    async fn dial_server(
+        &self,
+        host: &RemoteHost,
+        command: Option<CommandId>,
+    ) -> Result<Option<TcpStream>, HostRefusal> {
+        let Some(servers) = self.servers.as_ref().filter(|_| is_server_address(host)) else { return Ok(None) };
+        if let HostRuling::Deny(rule) = self.commands.gate().rule(host) {
+            return Err(self.refuse(host, command, RefusalReason::Rule(rule)));
+        }
+        match servers.dial(host.port()).await {
+            Ok(stream) => {
+                self.commands.record(host, command, None);
+                Ok(Some(stream))
+            }
+            Err(error) => {
+                debug!(host = %host, %error, "no server of the session");
+                Ok(None)
+            }
+        }
     }
 
     /// Reports an address or a name that was refused after the host was admitted.
@@ -201,6 +233,11 @@ impl ProxyInner {
             Err(error) => debug!(%target, %error, "relay failed"),
         }
     }
+}
+
+/// Returns true for the addresses at which servers of a session listen.
+fn is_server_address(host: &RemoteHost) -> bool {
+    host.ip().is_some_and(|ip| ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST)
 }
 
 /// Writes a last message to a client that is about to lose its connection. A failure means that the client is gone.

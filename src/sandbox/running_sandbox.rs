@@ -24,10 +24,10 @@ use super::explain::{LineEnforcement, layer_help};
 use super::gate::SandboxGate;
 use super::git::{GitGate, GitListeners, GitRequest, GitServer, GitServerParts, GitSockets, git_variables};
 use super::launcher::{HostResources, SandboxFolders, SandboxLauncher};
-use super::profile::SandboxProfile;
+use super::profile::{OtherHosts, SandboxProfile};
 use super::proxy::{
     CommandNetwork, CompanyProxyError, HostAnswer, HostGate, HostPolicy, HostQuestion, HostRecord, HostRuling,
-    PortGate, Proxy, ProxyParts, java_options, limit_work, proxy_credentials, proxy_variables,
+    InsideNetwork, PortGate, Proxy, ProxyParts, java_options, limit_work, proxy_credentials, proxy_variables,
 };
 use super::sandbox_process::SandboxProcess;
 use crate::network::{HostPatternError, RemoteHost, SystemNetwork};
@@ -80,11 +80,19 @@ impl std::fmt::Debug for SandboxSpec {
 }
 
 /// What a sandbox is started with.
-#[derive(Debug)]
 pub struct SandboxRequest {
     pub profile: Arc<SandboxProfile>,
     pub folders: SandboxFolders,
     pub gate: Arc<CurrentGate>,
+    /// Servers of the session that the proxy leads to, for a browser. A sandbox with them has a proxy, also if its network
+    /// is off.
+    pub servers: Option<Arc<dyn InsideNetwork>>,
+}
+
+impl std::fmt::Debug for SandboxRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SandboxRequest").field("profile", &self.profile).finish_non_exhaustive()
+    }
 }
 
 /// A program to start in a running sandbox.
@@ -134,7 +142,7 @@ impl RunningSandbox {
     /// Starts a sandbox process, and serves its proxy and the sockets of git. Fails if the profile is required and this
     /// machine cannot enforce it.
     pub async fn start(launcher: &SandboxLauncher, request: SandboxRequest) -> Result<Arc<Self>, SandboxStartError> {
-        let SandboxRequest { profile, mut folders, gate } = request;
+        let SandboxRequest { profile, mut folders, gate, servers } = request;
         let scratch = match &folders.scratch {
             Some(folder) => {
                 // A folder that does not exist cannot be mounted.
@@ -145,7 +153,12 @@ impl RunningSandbox {
         };
         folders.scratch = scratch.as_ref().map(|folder| folder.path().to_owned()).or(folders.scratch);
         let policy = HostPolicy::new(&profile.network)?;
-        let process = launcher.start((*profile).clone(), folders).await?;
+        let mut planned = (*profile).clone();
+        if servers.is_some() && planned.network.otherwise == OtherHosts::Off {
+            // The policy above refuses all hosts; the process only needs a way to the servers.
+            planned.network.otherwise = OtherHosts::Ask;
+        }
+        let process = launcher.start(planned, folders).await?;
         let ports = process.take_ports();
         let proxy = match ports.proxy {
             None => None,
@@ -155,6 +168,7 @@ impl RunningSandbox {
                     gate: Arc::clone(&gate) as Arc<dyn HostGate>,
                     network: Arc::new(SystemNetwork),
                     company: launcher.host.company.clone()?,
+                    servers,
                     token: process.proxy_token().map(str::to_owned),
                 };
                 let proxy = Proxy::new(parts);
@@ -263,6 +277,12 @@ impl RunningSandbox {
         launch.env.extend(variables.into_iter().map(|(name, value)| (name.into(), value.into())));
         launch.env.extend(self.certificates.iter().cloned());
         network
+    }
+
+    /// Registers work of a program that runs already, such as a page in a browser, so that questions and refusals name it.
+    /// `None` if the network is off.
+    pub fn begin_work(&self, line: &str, consented_hosts: &[RemoteHost]) -> Option<CommandNetwork> {
+        self.proxy.as_ref().map(|proxy| proxy.begin_command(line, consented_hosts))
     }
 
     /// Returns the variables that lead a command to the proxy and to git's credentials.

@@ -111,11 +111,11 @@ impl BuiltinRegistry {
     /// Returns the services that ship with Skein. The state that they keep for a session outlives an instance, because a
     /// service that stops while it is idle starts again in the same session.
     pub fn builtin() -> Self {
-        let (recall, documents, saved) = (Arc::default(), Arc::default(), Arc::default());
+        let (recall, documents, saved, browsers) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
         let fetch: Arc<SessionStates<fetch::Cache>> = Arc::default();
         let pages = Arc::clone(&fetch);
         let developer: Arc<SessionStates<developer::DeveloperState>> = Arc::default();
-        // Scripts run in the sandboxes of the session's shell.
+        // Scripts run in the sandboxes of the session's shell, and the browser reaches its servers.
         let shells = Arc::clone(&developer);
         let todo = todo::TodoService::new();
         let autovisualiser = autovisualiser::AutovisualiserService::new();
@@ -130,10 +130,12 @@ impl BuiltinRegistry {
             .with("computercontroller", move |surroundings| {
                 let shell = developer::Shell::new(surroundings.shell_options());
                 let scripts = computercontroller::ScriptRunner::new(shell, Arc::clone(&shells), Arc::clone(&saved));
-                computercontroller::ComputerControllerService::new(surroundings.sandbox.clone())
+                let (launcher, environment) = (surroundings.sandbox.clone(), surroundings.environment.clone());
+                computercontroller::ComputerControllerService::new(launcher.clone())
                     .with_states(Arc::clone(&documents))
                     .with_pages(Arc::clone(&pages))
                     .with_scripts(scripts)
+                    .with_desktop(launcher, environment, Arc::clone(&browsers), Arc::clone(&shells))
             })
             .with("developer", move |surroundings| {
                 developer::Developer::new(surroundings.shell_options()).with_states(Arc::clone(&developer))

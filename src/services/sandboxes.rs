@@ -6,10 +6,15 @@ mod command_sandbox;
 mod ports;
 
 use std::collections::HashSet;
+use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::net::TcpStream;
+
 use crate::process::{Launch, Pipes, ProcessGroup, ProcessScope};
+use crate::sandbox::proxy::InsideNetwork;
 use crate::sandbox::{
     CurrentGate, InstructionStamps, ProtectedSnapshot, RunningSandbox, SandboxEntry, SandboxFolders, SandboxLauncher,
     SandboxRequest, SandboxStartError, SandboxedLaunch,
@@ -108,6 +113,22 @@ impl SessionSandboxes {
         Ok(OfferedEntry { entry, program: launcher.program.clone(), sandbox })
     }
 
+    /// Connects to a server that listens in one of the sandboxes. Fails with `NotFound` if none has this port.
+    pub(crate) async fn dial(&self, port: u16) -> io::Result<TcpStream> {
+        let running = self.state.lock().await.running.clone();
+        for sandbox in running.iter().filter(|sandbox| !sandbox.running.has_ended()) {
+            let process = sandbox.running.process();
+            // In the host's network, the port may belong to another program.
+            if process.namespaces().is_empty() || sandbox.leads_outside(port) {
+                continue;
+            }
+            if process.listening_ports().await?.contains(&port) {
+                return InsideNetwork::dial(process, port).await;
+            }
+        }
+        Err(io::ErrorKind::NotFound.into())
+    }
+
     async fn ensure_running(
         &self,
         launcher: &SandboxLauncher,
@@ -150,6 +171,7 @@ impl SessionSandbox {
             profile: Arc::clone(&sandbox.profile),
             folders,
             gate: Arc::new(CurrentGate::of_session(Arc::clone(&sandbox.gate))),
+            servers: None,
         };
         let gate = Arc::clone(&request.gate);
         let running = RunningSandbox::start(launcher, request).await?;
@@ -166,6 +188,13 @@ impl SessionSandbox {
             quarantine: launcher.quarantine.clone(),
         });
         Ok(Self { running, view: sandbox.view, ports, watch })
+    }
+
+    /// Returns whether Skein listens at this port inside: the proxy or a relay.
+    fn leads_outside(&self, port: u16) -> bool {
+        let proxy = self.running.process().proxy_address();
+        let relays = self.running.profile().network.allow.iter().filter_map(|entry| entry.parse::<SocketAddr>().ok());
+        proxy.into_iter().chain(relays).any(|address| address.port() == port)
     }
 
     /// Returns whether the commands of a call run in this sandbox.

@@ -64,7 +64,8 @@ impl BoundServiceSandbox {
         line: String,
     ) -> ProgramSandbox<'a> {
         let folders = owner.map(|owner| SandboxFolders::new(&owner.roots, &owner.scratch)).unwrap_or_default();
-        let request = SandboxRequest { profile: Arc::clone(&self.profile), folders, gate: Arc::clone(&self.gate) };
+        let (profile, gate) = (Arc::clone(&self.profile), Arc::clone(&self.gate));
+        let request = SandboxRequest { profile, folders, gate, servers: None };
         ProgramSandbox { launcher, request, line }
     }
 

@@ -32,6 +32,8 @@ mod ask;
 mod attach;
 /// What a session in a mode may use: lists and calls, files, consent, text of foreign servers.
 mod broker;
+/// `browse` with a real Chromium: pages, forms, downloads, dev servers, and pages that attack.
+mod browser;
 /// The built-in wiring: the table in the docs against the manifests, prompts, examples.
 mod builtin;
 /// `skein chat` on a real screen.
@@ -99,6 +101,8 @@ mod keyring;
 mod kill;
 /// Models over real HTTP that are slow, cut, wrong and hostile, in each dialect.
 mod hostile;
+/// The screen tools with Xvfb and a real window.
+mod screen;
 /// External agents that run in their sandboxes.
 mod sandboxed_agents;
 /// Services that run in their sandboxes.

@@ -187,6 +187,21 @@ async fn the_page_on_services_is_what_they_say() {
          **Cache.** A session keeps the texts of up to 32 documents (32 MiB) and of up to 32 web pages that\n\
          it fetched (8 MB). `list_cache`, `read_cache` and `clear_cache` work on both. Each text is also an\n\
          MCP resource, `document://ID` or `page://ID`.\n\n\
+         **Browser.** `browse` opens a page in an installed Chromium (Debian package `chromium`), without a\n\
+         window and without your logins. The page appears as a list of its elements. Those that can be used\n\
+         have references such as `e12`, which `browse_act` takes; they hold until the page shows another\n\
+         document. Skein answers dialogs and blocks new windows; the result lists them. Downloads of up to\n\
+         256 MiB go to the folder `downloads` in the session's scratch folder; `upload` takes files of the\n\
+         workspace. Each session has one browser with its own profile, in a separate [sandbox](sandbox.md).\n\
+         It reaches hosts only through Skein's proxy, under the network of the mode, your host rules and your\n\
+         consent. `http://localhost:PORT` leads to servers that `shell` started in the same session.\n\
+         [security.md](security.md#what-a-browser-can-do) has the limits. A call may take 75 seconds; a page\n\
+         that does not respond, or opens more than 30 dialogs, is closed. A page of more than 25,000 elements\n\
+         appears as plain text. The browser ends with the session, and its profile is removed.\n\n\
+         **Screen.** `see_screen`, `list_windows`, `focus_window`, `click`, `type_text` and `press_keys` use\n\
+         your screen. Each asks for consent, also those that only look. They work on X11 with the XTEST\n\
+         extension, and refuse on Wayland and without a display. `click` takes positions in pixels: it cannot\n\
+         find a button by its label, because X11 does not know labels.\n\n\
          **More.** [knowledge.md](knowledge.md) describes what `knowledge` loads.\n\
          [orchestrator.md](orchestrator.md) describes `chatrecall`, `extensionmanager` and `tom`. The\n\
          lessons of `tutorial` are also [pages](tutorials/first-manifest.md). The\n\

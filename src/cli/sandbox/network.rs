@@ -56,6 +56,7 @@ impl CommandProxy {
             company: company_proxy().map_err(|error| {
                 CommandError::usage(error.to_string(), "set the variable to an http proxy, or unset it")
             })?,
+            servers: None,
             token: None,
         });
         let served = proxy.serve(listener).and_then(|()| {

@@ -178,6 +178,9 @@ async fn open(
     command: Option<CommandId>,
 ) -> Result<(RemoteHost, TunnelEnd), Failure> {
     let host = canonical(named);
+    if let Some(stream) = proxy.dial_server(&host, command).await? {
+        return Ok((named.clone(), TunnelEnd { stream, unread: Vec::new() }));
+    }
     let reach = proxy.admit(&host, command).await?;
     match proxy.upstream.connect(&host, reach, &proxy.policy).await {
         Ok(server) => Ok((named.clone(), server)),
@@ -192,6 +195,11 @@ async fn forward(
     command: Option<CommandId>,
 ) -> Result<TunnelEnd, Failure> {
     let host = canonical(&request.host);
+    if let Some(mut stream) = proxy.dial_server(&host, command).await? {
+        let written = stream.write_all(&request.origin_head()).await;
+        written.map_err(|error| Failure::Connect { host, error: UpstreamError::Dial(error) })?;
+        return Ok(TunnelEnd { stream, unread: Vec::new() });
+    }
     let reach = proxy.admit(&host, command).await?;
     let company = proxy.upstream.company.for_forward(&host);
     let (connected, head) = match company {

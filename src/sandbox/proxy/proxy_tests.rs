@@ -123,6 +123,7 @@ struct Setup {
     network: TestNetwork,
     company: CompanyProxy,
     token: Option<&'static str>,
+    servers: Option<Arc<dyn InsideNetwork>>,
 }
 
 impl Default for Setup {
@@ -134,6 +135,7 @@ impl Default for Setup {
             network: TestNetwork::default(),
             company: CompanyProxy::default(),
             token: None,
+            servers: None,
         }
     }
 }
@@ -161,6 +163,7 @@ impl Setup {
             gate: Arc::clone(&gate) as Arc<dyn HostGate>,
             network: Arc::clone(&network) as Arc<dyn Network>,
             company: self.company,
+            servers: self.servers,
             token: self.token.map(str::to_owned),
         });
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
@@ -589,4 +592,68 @@ fn variables_lead_to_the_proxy_in_both_cases() {
         ("localhost,127.0.0.1,::1", "1")
     );
     assert_eq!(proxy_credentials(None, None), "skein:x");
+}
+
+/// A session with one server.
+struct OneServer {
+    port: u16,
+    address: SocketAddr,
+}
+
+impl InsideNetwork for OneServer {
+    fn dial(&self, port: u16) -> BoxFuture<'_, io::Result<TcpStream>> {
+        Box::pin(async move {
+            if port != self.port {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            TcpStream::connect(self.address).await
+        })
+    }
+}
+
+#[tokio::test]
+async fn loopback_leads_a_browser_to_the_servers_of_its_session() {
+    let server = TestServer::new(b"").await;
+    let servers: Arc<dyn InsideNetwork> = Arc::new(OneServer { port: 5173, address: server.address });
+    let fixture = Setup { allow: &[], servers: Some(servers), ..Setup::default() }.start();
+    for authority in ["localhost:5173", "app.localhost:5173", "127.0.0.1:5173", "[::1]:5173"] {
+        let (_, head) = fixture.connect(authority).await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{authority}: {head}");
+    }
+    let mut stream = fixture.send(b"GET http://localhost:5173/a HTTP/1.1\r\nHost: localhost:5173\r\n\r\n").await;
+    server.receives(b"GET /a HTTP/1.1\r\nhost: localhost:5173\r\nconnection: close\r\n\r\n").await;
+    stream.shutdown().await.unwrap();
+    for authority in ["localhost:5174", "127.0.0.2:5173"] {
+        let (_, head) = fixture.connect(authority).await;
+        assert!(head.contains("is this machine)"), "{authority}: {head}");
+    }
+    assert_eq!(fixture.dialled(), 0);
+}
+
+#[tokio::test]
+async fn a_rule_denies_a_server_of_the_session_too() {
+    let server = TestServer::new(b"").await;
+    let servers: Arc<dyn InsideNetwork> = Arc::new(OneServer { port: 5173, address: server.address });
+    let gate = TestGate { rules: vec![("127.0.0.1", HostRuling::Deny("no".into()))], ..TestGate::default() };
+    let fixture = Setup { gate, servers: Some(servers), ..Setup::default() }.start();
+    let (_, head) = fixture.connect("localhost:5173").await;
+    assert!(head.contains("(the rule no)"), "{head}");
+}
+
+#[tokio::test]
+async fn consent_of_a_browser_covers_public_addresses_only() {
+    let server = TestServer::new(b"").await;
+    let servers: Arc<dyn InsideNetwork> = Arc::new(OneServer { port: 1, address: server.address });
+    let gate = TestGate { answer: Some(HostAnswer::Once), ..TestGate::default() };
+    let setup = Setup { allow: &[], otherwise: OtherHosts::Ask, gate, servers: Some(servers), ..Setup::default() };
+    let mut setup = setup.with_server(&server);
+    setup.network.names.insert("intranet.test", vec!["10.0.0.1"]);
+    let fixture = setup.start();
+    let (_, head) = fixture.connect("example.com:443").await;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    let (_, head) = fixture.connect("intranet.test:443").await;
+    assert!(head.contains("its address 10.0.0.1 is private"), "{head}");
+    let (_, head) = fixture.connect("10.0.0.1:80").await;
+    assert!(head.contains("its address 10.0.0.1 is private"), "{head}");
+    assert_eq!(*fixture.gate.asked.lock().unwrap(), ["example.com:443", "intranet.test:443"]);
 }

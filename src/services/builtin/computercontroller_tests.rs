@@ -96,12 +96,42 @@ async fn fetched_pages_are_in_the_cache() {
 #[tokio::test]
 async fn the_tools_are_small_and_annotated() {
     let (harness, _) = harness();
+    // Document tools, and tools of the browser and the screen: a mode pays only for its groups.
     let bytes = harness.schema_bytes("computercontroller").await;
-    assert!(bytes < 6_500, "{bytes}");
+    assert!(bytes < 12_000, "{bytes}");
     for tool in harness.tools().await {
         let hints = tool.hints;
         let all = [hints.read_only, hints.destructive, hints.idempotent, hints.open_world];
         assert!(all.iter().all(Option::is_some), "{}: {all:?}", tool.name);
+    }
+}
+
+/// Calls that no binding made have no rules for hosts, so no page opens.
+#[tokio::test]
+async fn a_browser_needs_the_rules_of_a_session() {
+    let (harness, _) = harness();
+    let refusal = harness.refusal("browse", json!({"url": "http://localhost:1/"})).await;
+    assert_eq!(refusal, "the call carries no session; call through Skein");
+    let refusal = harness.refusal("browse", json!({"url": "file:///etc/passwd"})).await;
+    assert!(refusal.contains("opens http and https only"), "{refusal}");
+    for tool in ["see_screen", "list_windows"] {
+        assert!(harness.refusal(tool, json!({})).await.starts_with("there is no screen"), "{tool}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_arguments_of_desktop_tools_are_refused() {
+    let (harness, _) = harness();
+    for (tool, arguments, expected) in [
+        ("browse_act", json!({"actions": []}), "`actions` has 1 to 20 actions"),
+        ("browse_act", json!({"actions": [{"do": "jump"}]}), "unknown variant `jump`"),
+        ("click", json!({"x": 1, "y": 1, "count": 9}), "`count` is 1, 2 or 3"),
+        ("click", json!({"x": 1, "y": 1, "window": "main"}), "`main` is no window"),
+        ("type_text", json!({"text": ""}), "`text` has 1 to 5000 characters"),
+        ("press_keys", json!({"keys": []}), "`keys` has 1 to 50 keys"),
+    ] {
+        let refusal = harness.refusal(tool, arguments).await;
+        assert!(refusal.contains(expected), "{tool}: {refusal}");
     }
 }
 

@@ -61,7 +61,7 @@ use super::answer::{ToolRefusal, ToolReply};
 use super::schema;
 pub(super) use command_report::MAX_TIMEOUT;
 pub use preview::preview;
-pub(super) use session_state::DeveloperState;
+pub(super) use session_state::{DeveloperState, SessionServers};
 pub(super) use shell::{DEFAULT_TIMEOUT, ProgramLine, Shell, check_folder, run_program};
 
 /// Settings and ports from the host.

@@ -72,10 +72,13 @@ struct OneService {
 #[serde(deny_unknown_fields)]
 struct ProposeService {
     /// server.json in the project
+    #[schemars(length(min = 1))]
     path: Option<String>,
     /// its address, instead of `path`
+    #[schemars(length(max = 2000))]
     url: Option<String>,
     /// another name for the service
+    #[schemars(length(max = 64))]
     name: Option<String>,
 }
 

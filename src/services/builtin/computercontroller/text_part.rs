@@ -9,7 +9,7 @@ const MAX_BYTES: usize = 50_000;
 /// Some lines of a text, within the limits of an answer.
 pub(super) struct TextPart<'a> {
     pub(super) text: &'a str,
-    first: usize,
+    pub(super) first: usize,
     pub(super) last: usize,
     total: usize,
 }

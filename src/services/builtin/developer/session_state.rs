@@ -1,11 +1,17 @@
 //! Holds the state of a session in the `developer` service: its files, background commands and processes.
 
-use std::sync::Arc;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
+
+use futures::future::BoxFuture;
+use tokio::net::TcpStream;
 
 use super::background::Commands;
 use super::files::Files;
 use crate::process::ProcessScope;
+use crate::sandbox::proxy::InsideNetwork;
 use crate::services::sandboxes::SessionSandboxes;
 use crate::tool::{SessionContext, SessionStates};
 
@@ -34,6 +40,41 @@ impl DeveloperState {
             let entries = stored.take();
             let (files, commands) = (Files::load(stored.clone(), &entries), Commands::load(stored, &entries));
             Self { files, commands, ..Self::default() }
+        })
+    }
+}
+
+/// The servers that the commands of a session have started.
+pub(in super::super) struct SessionServers(Weak<DeveloperState>);
+
+impl SessionServers {
+    pub(in super::super) fn of(states: &SessionStates<DeveloperState>, session: &SessionContext) -> Self {
+        Self(Arc::downgrade(&DeveloperState::of(states, session)))
+    }
+}
+
+impl InsideNetwork for SessionServers {
+    fn dial(&self, port: u16) -> BoxFuture<'_, io::Result<TcpStream>> {
+        Box::pin(async move {
+            let state = self.0.upgrade().ok_or(io::ErrorKind::NotFound)?;
+            match state.sandboxes.dial(port).await {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                found => return found,
+            }
+            // A command without a sandbox has the network of this machine.
+            let scope = state.processes.clone();
+            drop(state);
+            let is_own = tokio::task::spawn_blocking(move || scope.listens_at(port)).await.unwrap_or_default();
+            if !is_own {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            match TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
+                // Some servers listen on `::1` only.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await
+                }
+                result => result,
+            }
         })
     }
 }
