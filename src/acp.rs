@@ -33,6 +33,7 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
+use crate::lesson::CheckVariables;
 use crate::manifest::ApprovalLevel;
 use crate::orchestrator::Orchestrator;
 use crate::project::{Project, ProjectLoader};
@@ -63,6 +64,8 @@ pub struct AcpServer {
     /// The folder in which the program was started.
     pub cwd: PathBuf,
     pub approval: Option<ApprovalLevel>,
+    /// The environment of the checks that `/tutorial` runs.
+    pub checks: CheckVariables,
     /// The open sessions, which the connections of a process share.
     pub open_sessions: Arc<OpenSessions>,
     /// Offers the unstable `session/fork` method.

@@ -43,6 +43,7 @@ mod tools;
 mod top_of_mind;
 mod upgrade;
 mod trust;
+mod tutorial;
 mod whole_file;
 mod workspace;
 mod wrap;
@@ -65,6 +66,7 @@ use output::{CommandError, CommandOutput};
 /// Serve many agents, each mode with exactly its services
 #[derive(Debug, Parser)]
 #[command(name = "skein", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_help = "New to Skein? `skein tutorial` teaches it step by step.")]
 struct Cli {
     #[command(flatten)]
     global: Global,
@@ -208,6 +210,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Trust this project's .skein/ and .mcp.json as they are now
     Trust(trust::TrustArgs),
+    /// Walk through a tutorial and check each step, or list them
+    Tutorial(tutorial::TutorialArgs),
     /// Print a shell completion script
     Completions { shell: clap_complete::Shell },
     /// Stop processes that a killed skein left behind
@@ -240,6 +244,7 @@ impl Command {
             Command::Configure(_) => "configure",
             Command::Doctor(_) => "doctor",
             Command::Trust(_) => "trust",
+            Command::Tutorial(_) => "tutorial",
             Command::Completions { .. } => "completions",
             Command::Reaper => "reaper",
         }
@@ -402,6 +407,7 @@ fn run(cli: Cli, folders: &Folders, output: &mut CommandOutput) -> Result<(), Co
         Command::Configure(args) => configure::run(&args, global, folders, output),
         Command::Doctor(args) => doctor::run(&args, global, folders, output),
         Command::Trust(args) => trust::run(&args, folders, output),
+        Command::Tutorial(args) => tutorial::run(&args, folders, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "skein", &mut script);

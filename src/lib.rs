@@ -32,6 +32,8 @@ pub mod code_index;
 pub mod root_files;
 /// Hosts, addresses and the port to the network.
 pub mod network;
+/// The lessons on Skein, and the checks of their steps.
+pub mod lesson;
 /// Limits processes in the kernel; paths that are protected or hidden.
 pub mod sandbox;
 /// The user's approval of a project's files.

@@ -19,6 +19,7 @@ pub mod slash;
 mod state;
 mod title;
 mod turn;
+pub mod tutorial;
 mod undo;
 
 pub use live::{LiveSession, SessionViewer, StaleEventsError, TurnFailure, ViewerId};

@@ -1,4 +1,5 @@
-//! Lists and parses slash commands: the prompts of bound MCP services, those of an external agent, and built-in ones.
+//! Lists and parses slash commands: the prompts of bound MCP services, skills and recipes, the commands of an external
+//! agent, and built-in ones.
 
 use std::sync::{Arc, Weak};
 
@@ -11,15 +12,18 @@ use super::connection::ClientSession;
 use super::updates::Updates;
 use super::{errors, external};
 use crate::conversation::Content;
+use crate::lesson::CheckVariables;
 use crate::session::attachments;
 use crate::session::slash::{self, SlashCommandError};
+use crate::session::tutorial::{TUTORIAL, TUTORIAL_ABOUT, TUTORIAL_HINT};
+use crate::tool::ask::{Asker, NoAsker};
 
 const ATTACH: &str = "A link to one of these in a prompt attaches what it holds:\n";
 const NO_RESOURCES: &str = "The services of this mode list nothing to attach.";
 const TOOLS: &str = "tools";
 const COMPACT: &str = "compact";
 const RESOURCES: &str = "resources";
-const BUILTIN_COMMANDS: [&str; 3] = [TOOLS, COMPACT, RESOURCES];
+const BUILTIN_COMMANDS: [&str; 4] = [TOOLS, COMPACT, RESOURCES, TUTORIAL];
 
 /// Returns an update with every command of the session's mode, and remembers it as the one sent last.
 pub(super) async fn update(open: &ClientSession) -> acp::SessionUpdate {
@@ -35,7 +39,10 @@ pub(super) async fn update(open: &ClientSession) -> acp::SessionUpdate {
             let what = "List what the services of this mode have to read, as links to attach to a prompt";
             commands.push(acp::AvailableCommand::new(RESOURCES, what));
         }
-        let prompts = slash::prompts(&binding, &BUILTIN_COMMANDS).await;
+        if has_tutorial(open) {
+            commands.push(with_hint(acp::AvailableCommand::new(TUTORIAL, TUTORIAL_ABOUT), TUTORIAL_HINT.to_owned()));
+        }
+        let prompts = slash::prompts(&open.session, &binding, &BUILTIN_COMMANDS).await;
         commands.extend(prompts.iter().map(|(name, of)| command(name, of.service.as_str(), &of.prompt)));
     }
     commands.extend(external::commands_of(open, &commands));
@@ -90,9 +97,18 @@ fn command(name: &str, service: &str, prompt: &Value) -> acp::AvailableCommand {
     let said = prompt["description"].as_str().or(prompt["title"].as_str()).unwrap_or("A prompt");
     let command = acp::AvailableCommand::new(name, format!("{said} ({service})"));
     match slash::hint(prompt) {
-        Some(hint) => command.input(acp::AvailableCommandInput::Unstructured(acp::UnstructuredCommandInput::new(hint))),
+        Some(hint) => with_hint(command, hint),
         None => command,
     }
+}
+
+/// Returns false if the session's external agent has its own command of that name.
+fn has_tutorial(open: &ClientSession) -> bool {
+    !open.session.external_session().is_some_and(|external| external.has_command(TUTORIAL))
+}
+
+fn with_hint(command: acp::AvailableCommand, hint: String) -> acp::AvailableCommand {
+    command.input(acp::AvailableCommandInput::Unstructured(acp::UnstructuredCommandInput::new(hint)))
 }
 
 fn command_error(error: SlashCommandError) -> acp::Error {
@@ -115,10 +131,12 @@ pub(super) enum ParsedPrompt {
 }
 
 /// Parses a slash command at the start of a prompt, and attaches linked resources. A prompt without a known command
-/// goes to the model unchanged. Fails if the arguments of a command do not fit or its service fails.
+/// goes to the model unchanged. Checks of lessons run with the variables `checks`. Fails if the arguments of a command
+/// do not fit or its service fails.
 pub(super) async fn parse_prompt(
     open: &ClientSession,
     prompt: Vec<Content>,
+    checks: &CheckVariables,
     cancel: &CancellationToken,
 ) -> Result<ParsedPrompt, acp::Error> {
     let binding = open.session.binding().await.map_err(|error| errors::internal_error(error.to_string()))?;
@@ -138,9 +156,19 @@ pub(super) async fn parse_prompt(
             let said = if links.is_empty() { NO_RESOURCES } else { ATTACH };
             return Ok(ParsedPrompt::AnswerWithContent(said.to_owned(), links));
         }
+        TUTORIAL if has_tutorial(open) => {
+            let answer = open.session.tutorial(rest, checks).await;
+            return answer.map(ParsedPrompt::Answer).map_err(|error| {
+                let problem = error.to_string();
+                if error.is_misuse() { errors::invalid_params(problem) } else { errors::internal_error(problem) }
+            });
+        }
         _ => {}
     }
-    let said = slash::prompt(&binding, session, &BUILTIN_COMMANDS, name, rest.trim(), cancel).await;
+    // A client without forms cannot be asked for a value, so the error names the missing ones.
+    let asker: Arc<dyn Asker> = if open.viewer.features().forms { open.session.asker() } else { Arc::new(NoAsker) };
+    let line = (name, rest.trim());
+    let said = slash::prompt(&open.session, &binding, &BUILTIN_COMMANDS, line, asker.as_ref(), cancel).await;
     let mut content = match said.map_err(command_error)? {
         Some(content) => content,
         None => return Ok(ParsedPrompt::Prompt(prompt)),

@@ -38,7 +38,8 @@ pub(super) async fn prompt(
         if let Some(update) = commands::update_if_changed(open).await {
             updates.send(update);
         }
-        commands::parse_prompt(open, prompt, running.cancel()).await.map(|meant| (order, meant))
+        let checks = &connection.server.checks;
+        commands::parse_prompt(open, prompt, checks, running.cancel()).await.map(|meant| (order, meant))
     };
     let (order, meant) = tokio::select! {
         biased;

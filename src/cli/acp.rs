@@ -17,7 +17,7 @@ use super::rule_store::UserConfig;
 use super::runtime::{self, CommandRuntime};
 use super::session_flags::AgentFlags;
 use super::upgrade::{self, Reader};
-use super::{Global, configure, top_of_mind, workspace};
+use super::{Global, configure, top_of_mind, tutorial, workspace};
 use crate::acp::{self, AcpServer};
 use crate::agents::{ExternalAgents, TurnLimits};
 use crate::broker::Broker;
@@ -82,6 +82,7 @@ pub(super) fn run(
             program: std::env::current_exe().unwrap_or_else(|_| "skein".into()),
             cwd: folders.cwd.clone(),
             approval: global.approval,
+            checks: tutorial::check_variables(folders),
             fork: args.unstable_fork,
             open_sessions: Arc::new(acp::OpenSessions::of_one_client()),
         };

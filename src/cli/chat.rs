@@ -37,7 +37,6 @@ use super::upgrade::{self, Reader};
 use super::wrap::{Margin, Wrap, screen_width};
 use super::{Global, attach, trust};
 use crate::agents::{Event, Notifier, StopReason, TurnEnd, TurnLimits};
-use crate::broker::Binding;
 use crate::conversation::Content;
 use crate::orchestrator::PromptOptions;
 use crate::project::LaunchedSession;
@@ -125,7 +124,7 @@ pub(super) fn run(
                 opened = open => opened?,
             };
             resume::recall(&events, &screen);
-            let (opening, reading, library) = (&opening, HashSet::new(), None);
+            let (opening, reading) = (&opening, HashSet::new());
             let naming = TaskScope::new();
             let mut chat = Chat {
                 opening,
@@ -137,7 +136,6 @@ pub(super) fn run(
                 input,
                 interrupts,
                 session,
-                library,
                 reading,
                 naming,
             };
@@ -158,8 +156,6 @@ struct Chat<'a> {
     input: Input,
     interrupts: Signal,
     session: Arc<Session>,
-    /// The binding with skills and recipes. `None` until a line is read.
-    library: Option<Binding>,
     /// The read-only tools of all modes that this session has used.
     reading: HashSet<String>,
     /// Names sessions; each task ends with its session.

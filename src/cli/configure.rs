@@ -462,4 +462,5 @@ fn print_result(
         None => {}
     }
     output.line(&format!("For Zed, in settings.json (docs/editors.md has others):\n{editor:#}"));
+    output.line("New to Skein? `skein tutorial` teaches it step by step.");
 }

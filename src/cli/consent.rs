@@ -115,6 +115,23 @@ impl Asker for TerminalAsker {
     }
 }
 
+/// Asks for the parameters of a command that the user typed.
+pub(super) struct ParameterAsker(pub(super) Arc<TerminalAsker>);
+
+impl Asker for ParameterAsker {
+    fn ask(&self, question: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
+        self.0.ask(question)
+    }
+
+    fn elicit(&self, question: Elicitation) -> BoxFuture<'_, ElicitationResponse> {
+        Box::pin(async move {
+            let put =
+                move |keyboard: &Keyboard, given_up: &AtomicBool| elicit::put_fields(&question, keyboard, given_up);
+            self.0.ask_exclusively(put).await.unwrap_or(ElicitationResponse::Unavailable)
+        })
+    }
+}
+
 impl TerminalAsker {
     /// Asks a question while no other task prints or asks. `None` if the terminal cannot be used.
     async fn ask_exclusively<T: Send + 'static>(

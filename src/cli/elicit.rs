@@ -56,6 +56,25 @@ pub(super) fn put(
     }
 }
 
+/// Asks for the fields of a command that the user typed. Does not ask first whether to answer: Escape closes the form.
+pub(super) fn put_fields(
+    question: &Elicitation,
+    keyboard: &Keyboard,
+    given_up: &AtomicBool,
+) -> std::io::Result<ElicitationResponse> {
+    let ElicitationKind::Fields(schema) = &question.kind else { return put(question, keyboard, given_up) };
+    let (mut stderr, plain) = (anstream::stderr(), anstyle::Style::new());
+    clear_line();
+    let message = format!("{}; Escape closes the form", display_line(&question.message));
+    write!(stderr, "{}", paragraph(&message, 0, plain, screen_width()))?;
+    if let Some(reason) = question.refusal() {
+        write!(stderr, "{}", paragraph(&format!("declined: {}", display_line(&reason)), 2, QUIET, screen_width()))?;
+        return Ok(ElicitationResponse::Declined);
+    }
+    let filled = fields(schema, keyboard, given_up)?;
+    Ok(filled.map_or(ElicitationResponse::Dismissed, ElicitationResponse::Accepted))
+}
+
 /// Reads a yes-or-no key. `None` if the question is cancelled or closed with Escape.
 fn yes_or_no(keyboard: &Keyboard, given_up: &AtomicBool, keys: &str) -> std::io::Result<Option<bool>> {
     let mut again = false;

@@ -145,7 +145,8 @@ pub(super) fn sessions(store: store::SessionStore, limits: TurnLimits, folders: 
     Sessions::new(store, options)
 }
 
-fn reaper() -> Result<Reaper, CommandError> {
+/// Returns the helper that ends the processes of this command, however it ends.
+pub(super) fn reaper() -> Result<Reaper, CommandError> {
     Ok(Reaper::new(own_program()?, &["reaper".into()]))
 }
 

@@ -269,7 +269,7 @@ pub(super) async fn welcome(session: &Session, words: &str, output: &mut Command
     let services = if services.is_empty() { "no services".to_owned() } else { services.join(", ") };
     output.aside(&format!("{} with {services}; model: {}\n", choice.mode, choice.model));
     output.aside(&format!("Without a model, name a tool: {words}.\n"));
-    output.aside("Next: `skein configure` for a model, `skein import FILE`, `skein agents`.\n");
+    output.aside("Next: `skein configure` for a model, `skein import FILE`, `skein agents`, `skein tutorial`.\n");
     Ok(())
 }
 

@@ -18,6 +18,7 @@ use crate::ids::{AgentName, ModeId, ModeSlug, ModelRef, ServiceName};
 use crate::llm::{LlmError, Provider, RequestOrigin};
 use crate::manifest::{AgentRuntime, ApprovalLevel, Layer, PromptFileError, PromptValues};
 use crate::tool::SessionContext;
+use crate::tool::ask::NoAsker;
 
 /// The settings of a session and their binding, which is made when it is first needed.
 pub(super) struct SessionSetup {
@@ -25,6 +26,8 @@ pub(super) struct SessionSetup {
     host: SessionPorts,
     session: Arc<SessionContext>,
     binding: OnceCell<Arc<Binding>>,
+    /// The binding with skills and recipes for modes that have none. `None` if it cannot be made.
+    library: OnceCell<Option<Arc<Binding>>>,
     /// Shared by consecutive setups of one mode: the prompt must stay byte-identical while the mode does not change.
     system: Arc<OnceCell<Arc<str>>>,
     /// All bindings of this session that are still in use: a stricter level must reach them.
@@ -44,9 +47,10 @@ struct RoutedSetup {
 
 impl SessionSetup {
     pub(super) fn new(choice: SessionSettings, host: SessionPorts, session: Arc<SessionContext>) -> Self {
-        let (binding, system, routed) = (OnceCell::new(), Arc::default(), Mutex::default());
+        let (binding, library) = (OnceCell::new(), OnceCell::new());
+        let (system, routed) = (Arc::default(), Mutex::default());
         let (bindings, external_sessions) = (Arc::default(), Arc::default());
-        Self { choice, host, session, binding, system, bindings, external_sessions, routed }
+        Self { choice, host, session, binding, library, system, bindings, external_sessions, routed }
     }
 
     /// Returns a setup of the same session in another mode, for one turn. A call never needs less consent than in the
@@ -152,6 +156,24 @@ impl SessionSetup {
             Ok(binding)
         };
         self.binding.get_or_try_init(bind).await.cloned()
+    }
+
+    /// Returns a binding with the user's skills and recipes, for a mode without them. Only the user uses it, for
+    /// commands; the mode's tools do not change. `None` if a profile leaves the service out.
+    pub(super) async fn library(&self) -> Option<Arc<Binding>> {
+        let bind = async || {
+            // This built-in mode always has the service. Its other services are in this process and cost nothing.
+            let mode = ModeId::new(AgentName::new("orchestrator"), ModeSlug::new("auto"));
+            let request = BindRequest {
+                session: Arc::clone(&self.session),
+                approval: self.choice.approval,
+                asker: Arc::new(NoAsker),
+                client_services: Vec::new(),
+            };
+            let bound = self.host.broker.bind(&mode, request).await;
+            bound.inspect_err(|error| tracing::warn!(%error, "there are no skills and recipes")).ok().map(Arc::new)
+        };
+        self.library.get_or_init(bind).await.clone()
     }
 
     /// Requires at least this level for every further call of the session, through any of its bindings.

@@ -593,8 +593,14 @@ fn skills_and_recipes_are_commands_in_every_mode() {
     terminal.shows("/weekly team");
     terminal.shows("/review");
     terminal.enter("/weekly");
+    terminal.shows("/weekly needs these values");
+    terminal.shows("team (text) ›");
+    terminal.press(&["Escape"]);
     terminal.shows("/weekly needs `team`");
-    terminal.enter("/weekly core");
+    terminal.enter("/weekly");
+    terminal.shows_times("team (text) ›", 2);
+    terminal.type_in("core");
+    terminal.press(&["Enter"]);
     terminal.shows(TOOK);
     assert!(asked(&model.requests()[0]).contains("Sum up the week of core."), "{}", asked(&model.requests()[0]));
     terminal.enter("/review the last commit");
@@ -603,6 +609,26 @@ fn skills_and_recipes_are_commands_in_every_mode() {
     assert!(sent.contains("Look at every line twice.") && sent.contains("the last commit"), "{sent}");
     terminal.enter("/revew");
     terminal.shows("did you mean /review?");
+}
+
+#[test]
+fn a_lesson_is_taught_and_checked_in_a_chat() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| says("Fine."));
+    let terminal = talking(&sandbox, &model, (100, 60), &[]);
+    terminal.enter("/help");
+    terminal.shows("/tutorial [NAME [STEP]]");
+    terminal.enter("/tutorial editor");
+    terminal.shows("did you mean `editors`?");
+    terminal.enter("/tutorial editors 2");
+    terminal.shows("y answer · n decline");
+    terminal.press(&["y"]);
+    terminal.shows("is not done yet");
+    terminal.shows("Step 2 of 3: Send the first message");
+    assert_eq!(model.answered(), 0, "a lesson needs no model");
 }
 
 #[test]

@@ -58,13 +58,32 @@ fn the_first_time_it_says_what_is_active_and_what_to_type_next() {
     let sandbox = Sandbox::new();
     let shown = at_a_terminal(&sandbox, &["run", "list"], &[]);
     assert!(shown.contains("goose/assistant with developer, knowledge, memory, todo; model: offline"), "{shown}");
-    assert!(shown.contains("`skein configure`"), "{shown}");
+    assert!(shown.contains("`skein configure`") && shown.contains("`skein tutorial`"), "{shown}");
     for configured in [&["run", "--model", "offline", "list"][..], &["run", "--json", "list"]] {
         let shown = at_a_terminal(&sandbox, configured, &[]);
         assert!(!shown.contains("skein configure"), "{shown}");
     }
     sandbox.write("config/config.yaml", "version: 1\n");
     assert!(!at_a_terminal(&sandbox, &["run", "list"], &[]).contains("skein configure"));
+}
+
+#[test]
+fn a_tutorial_waits_at_each_step_and_checks_it() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let question = "Enter checks it";
+    let typed = [(question, ""), (question, "n"), (question, "q")];
+    let shown = at_a_terminal(&sandbox, &["tutorial", "editors"], &typed);
+    let parts = [
+        "## Step 1 of 3: Find the program",
+        "The command of the check failed",
+        "## Step 2 of 3: Send the first message",
+        "`skein tutorial editors --step 2` continues here.",
+    ];
+    let found: Vec<_> = parts.iter().map(|part| shown.find(part)).collect();
+    assert!(found.iter().all(Option::is_some) && found.is_sorted(), "{found:?} {shown}");
 }
 
 #[test]

@@ -154,9 +154,9 @@ fn a_skill_or_a_recipe_is_a_command_in_an_editor() {
     let told = client.wait_update(mark, &session, "available_commands_update");
     assert_eq!(
         commands(&told),
-        ["tools", "compact", "knowledge__knowledge__tools", "knowledge__tools", "review", "weekly"]
+        ["tools", "compact", "tutorial", "knowledge__knowledge__tools", "knowledge__tools", "review", "weekly"]
     );
-    let weekly = &told["availableCommands"][5];
+    let weekly = &told["availableCommands"][6];
     assert_eq!(weekly["input"]["hint"], "team day");
     assert_eq!(weekly["description"], "recipe of the project: Reports the week (knowledge)");
 
@@ -192,9 +192,59 @@ fn a_skill_or_a_recipe_is_a_command_in_an_editor() {
     let told = of_kind(&updates, "available_commands_update");
     assert_eq!(
         told.iter().map(commands).collect::<Vec<_>>(),
-        [vec!["tools", "compact", "knowledge__knowledge__tools", "knowledge__tools", "review", "ship", "weekly"]]
+        [vec![
+            "tools",
+            "compact",
+            "tutorial",
+            "knowledge__knowledge__tools",
+            "knowledge__tools",
+            "review",
+            "ship",
+            "weekly"
+        ]]
     );
     assert!(asked(&model.requests()[2]).contains("Tag it."));
+}
+
+/// A mode without the service has skills and recipes as commands, too, and its tools stay as they are.
+#[test]
+fn in_an_editor_a_recipe_asks_for_its_parameters_in_every_mode() {
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "project/.goose/recipes/weekly.yaml",
+        &format!("{WEEKLY}- {{key: style, requirement: optional, input_type: string, options: [short, long], default: short}}\n"),
+    );
+    let model = ScriptedModel::new(|_| Answer::Says(vec!["done".to_owned()]));
+    let command = sandbox.command(&["acp", "--agent", "goose", "--mode", "planner"]);
+    let mut client = Acp::launch(&sandbox, model.offered_to(command));
+    client.introduce(&json!({"elicitation": {"form": {}}}));
+    let mark = client.mark();
+    let session = client.session();
+    let told = client.wait_update(mark, &session, "available_commands_update");
+    assert!(commands(&told).contains(&"weekly"), "{told}");
+    client.on("elicitation/create", |params| {
+        assert_eq!(params["message"], "knowledge asks: /weekly needs these values");
+        let schema = &params["requestedSchema"];
+        let mut fields: Vec<_> = schema["properties"].as_object().expect("fields").keys().collect();
+        fields.sort();
+        assert_eq!(fields, ["day", "style"]);
+        assert_eq!(schema["required"], json!(["day"]));
+        assert_eq!(schema["properties"]["day"]["description"], "Since when");
+        assert_eq!(schema["properties"]["style"]["enum"], json!(["short", "long"]));
+        Some(json!({"result": {"action": "accept", "content": {"day": "last Monday", "style": "short"}}}))
+    });
+    let (reason, _) = client.prompt(&session, "/weekly core");
+    assert_eq!(reason, "end_turn");
+    let sent = &model.requests()[0];
+    assert!(asked(sent).contains("Report on core since last Monday."), "{}", asked(sent));
+    assert!(!sent["tools"].to_string().contains("knowledge__load"), "the mode has the same tools as before");
+
+    client.on("elicitation/create", |_| Some(json!({"result": {"action": "decline"}})));
+    let refused = client.begin(&session, "/weekly core");
+    let error = client.answer(&refused)["error"].clone();
+    let said = "/weekly needs `day`: write it behind the command";
+    assert!(error["message"].as_str().is_some_and(|message| message.contains(said)), "{error}");
+    assert_eq!(model.answered(), 1, "what lacks something is not sent");
 }
 
 /// What a project's files say of themselves stands in the system prompt, and stays in its place there.

@@ -1,11 +1,13 @@
 //! Every tutorial, performed: its files are written and its commands run exactly as they stand there, and the check of
 //! each step fails before the step and passes after it.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
+use std::rc::Rc;
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use skein::broker::BindRequest;
 use skein::manifest::ApprovalLevel;
 use skein::services::builtin::tutorial::{Lesson, LessonStep, lessons};
@@ -13,6 +15,7 @@ use skein::tool::ask::NoAsker;
 
 use crate::cli::code_blocks;
 use crate::client::Client;
+use crate::support::acp::{Acp, spoken};
 use crate::support::{Sandbox, Wired, agent, files_below, full_tests, mode, read, repository};
 
 /// A command as a user types it, in the folder of a sandbox, with the built program on the `PATH`.
@@ -177,6 +180,116 @@ async fn a_mode_that_asks_for_them_can_teach() {
     assert!(binding.tools().keys().all(|name| !name.starts_with("tutorial")));
     drop(binding);
     wired.stop().await;
+}
+
+#[test]
+fn the_command_lists_lessons_and_shows_a_step() {
+    let sandbox = Sandbox::new();
+    let listed = sandbox.skein(&["tutorial", "--json"]).json();
+    let names: Vec<_> = listed.as_array().expect("a list").iter().map(|of| of["name"].as_str()).collect();
+    assert_eq!(names, lessons().iter().map(|lesson| Some(lesson.name.as_str())).collect::<Vec<_>>());
+    assert_eq!(listed[3]["steps"], json!(["Find the program", "Send the first message", "Write the settings"]));
+    assert!(sandbox.skein(&["tutorial"]).stdout.contains("first-manifest  Write a first manifest (4 steps)"));
+    // Without a terminal, a step is printed with the commands that check it and continue.
+    let shown = sandbox.skein(&["tutorial", "editors", "--step", "2"]).stdout;
+    for part in [
+        "## Step 2 of 3: Send the first message\n",
+        "Write the file `hello.json`:\n\n```json\n",
+        "Check it with `skein tutorial editors --step 2 --check`.\n",
+        "Continue with `skein tutorial editors --step 3`.\n",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    for (args, told) in [
+        (&["tutorial", "editor"][..], "did you mean `editors`?"),
+        (&["tutorial", "editors", "--step", "4"], "`editors` has the steps 1 to 3; there is no step 4"),
+    ] {
+        let refused = sandbox.skein(args);
+        assert!(refused.code == 2 && refused.stderr.contains(told), "{}: {}", refused.code, refused.stderr);
+    }
+}
+
+#[test]
+fn the_command_checks_what_was_done() {
+    let (sandbox, lesson) = (Sandbox::new(), lesson("first-manifest"));
+    let check = |more: &[&str]| sandbox.skein(&[&["tutorial", "first-manifest", "--check"], more].concat());
+    let before = check(&["--step", "1"]);
+    assert_eq!(before.code, 1, "{}", before.stderr);
+    assert!(before.stdout.starts_with("step 1, Create an agent: not done\n"), "{}", before.stdout);
+    assert!(before.stdout.contains("    notes/reader (default)\n"), "what is missing: {}", before.stdout);
+    assert!(before.stderr.contains("`skein tutorial first-manifest --step 1` shows what to do"), "{}", before.stderr);
+    for command in &lesson.steps[0].commands {
+        assert!(typed(&sandbox, command).status.success(), "{command}");
+    }
+    let after = check(&["--step", "1"]);
+    assert_eq!((after.code, after.stdout.as_str()), (0, "step 1, Create an agent: done\n"), "{}", after.stderr);
+    let all = check(&[]);
+    assert_eq!(all.code, 1);
+    assert!(
+        all.stdout.contains("step 1, Create an agent: done\nstep 2, Send it a prompt: not done\n"),
+        "{}",
+        all.stdout
+    );
+    assert!(all.stderr.contains("3 steps of `first-manifest` are not done"), "{}", all.stderr);
+}
+
+/// A client that accepts each question, and what it was asked.
+fn agreeable(sandbox: &Sandbox, args: &[&str]) -> (Acp, Rc<RefCell<Vec<Value>>>) {
+    let mut client = Acp::able(sandbox, args, &json!({"elicitation": {"form": {}}}));
+    let asked: Rc<RefCell<Vec<Value>>> = Rc::default();
+    let heard = Rc::clone(&asked);
+    client.on("elicitation/create", move |params| {
+        heard.borrow_mut().push(params.clone());
+        Some(json!({"result": {"action": "accept", "content": {}}}))
+    });
+    (client, asked)
+}
+
+#[test]
+fn the_slash_command_teaches_and_checks_with_consent() {
+    let sandbox = Sandbox::new();
+    let (mut client, asked) = agreeable(&sandbox, &[]);
+    let session = client.session();
+    let mut answer = |typed: &str| spoken(&client.prompt(&session, typed).1);
+    assert!(answer("/tutorial").contains("`/tutorial first-manifest` (4 steps)"));
+    let first = answer("/tutorial editors");
+    assert!(first.contains("Step 1 of 3: Find the program"), "{first}");
+    assert!(first.contains("`/tutorial editors 2` checks it and continues"), "{first}");
+    assert!(asked.borrow().is_empty(), "the first step has nothing to check");
+
+    let second = answer("/tutorial editors 2");
+    assert!(second.contains("Step 1, \"Find the program\", is not done yet."), "{second}");
+    assert!(second.contains("Step 2 of 3: Send the first message"), "it goes on all the same: {second}");
+    let question = asked.borrow()[0]["message"].to_string();
+    assert!(question.contains("skein-path.txt") && question.contains("--version"), "{question}");
+    assert!(typed(&sandbox, "command -v skein > skein-path.txt").status.success());
+    let second = answer("/tutorial editors 2");
+    assert!(second.contains("Step 1, \"Find the program\", is done. The check passes."), "{second}");
+    assert!(answer("/tutorial editors done").contains("This was the last step."));
+    let questions = asked.borrow().len();
+    for (command, told) in
+        [("/tutorial editor", "did you mean `editors`?"), ("/tutorial editors 9", "there is no step 9")]
+    {
+        let refused = client.begin(&session, command);
+        let error = client.answer(&refused)["error"].clone();
+        assert_eq!(error["code"], -32602, "{error}");
+        assert!(error["message"].as_str().is_some_and(|message| message.contains(told)), "{error}");
+    }
+    assert_eq!(asked.borrow().len(), questions, "what is wrong runs nothing");
+}
+
+#[test]
+fn the_approval_level_holds_for_checks() {
+    for (level, told) in
+        [("read-only", "At the approval level `read-only`, Skein does not run checks."), ("auto", "is not done yet.")]
+    {
+        let sandbox = Sandbox::new();
+        let (mut client, asked) = agreeable(&sandbox, &["--approval", level]);
+        let session = client.session();
+        let answer = spoken(&client.prompt(&session, "/tutorial editors 2").1);
+        assert!(answer.contains(told), "{level}: {answer}");
+        assert!(asked.borrow().is_empty(), "{level}");
+    }
 }
 
 /// The promise to those who write their own.

@@ -20,6 +20,7 @@ use crate::manifest::ApprovalLevel;
 use crate::project::ModeRequest;
 use crate::session::PromptError;
 use crate::session::slash;
+use crate::session::tutorial::{TUTORIAL, TUTORIAL_HINT};
 use crate::tool::ask::Asker;
 
 /// Action that a line of input leads to.
@@ -42,7 +43,7 @@ pub(super) struct CommandHelp {
 }
 
 /// Skein's own commands: name, arguments, description.
-const COMMANDS: [(&str, &str, &str); 13] = [
+const COMMANDS: [(&str, &str, &str); 14] = [
     ("mode", "[AGENT/]MODE", "go on in another mode, or list them"),
     ("model", "NAME", "switch to another model, or list them"),
     ("approval", "LEVEL", "set when calls need your consent, or list the levels"),
@@ -53,6 +54,7 @@ const COMMANDS: [(&str, &str, &str); 13] = [
     ("compact", "", "replace the older part of this session by a summary for the model"),
     ("undo", "", "undo the last prompt, its answer, and optionally its file changes"),
     ("new", "", "begin another session"),
+    (TUTORIAL, TUTORIAL_HINT, "learn Skein step by step; each step is checked"),
     ("help", "", "this"),
     ("quit", "", "leave; the session is kept"),
     ("exit", "", "the same"),
@@ -66,7 +68,6 @@ pub(super) fn ours() -> [&'static str; COMMANDS.len()] {
 impl Chat<'_> {
     /// Returns the words that can currently be completed.
     pub(super) async fn words(&mut self) -> CompletionWords {
-        self.open_library().await;
         let mut commands: Vec<_> = ours().map(str::to_owned).into();
         commands.extend(self.further_commands().await.into_keys());
         if let Ok(binding) = self.session.binding().await {
@@ -101,7 +102,6 @@ impl Chat<'_> {
     pub(super) async fn understand(&mut self, line: &str) -> Result<LineAction, CommandError> {
         // A user who wants to send text that starts with `/` puts a space before it.
         let Some(command) = line.strip_prefix('/') else { return self.prompt(line).await.map(LineAction::Prompt) };
-        self.open_library().await;
         let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         let rest = rest.trim();
         match name {
@@ -121,6 +121,7 @@ impl Chat<'_> {
             "compact" => self.compact().await?,
             "undo" => return self.undo().await,
             "new" => self.begin_anew().await?,
+            TUTORIAL => self.tutorial(rest).await?,
             "help" => self.help().await,
             "quit" | "exit" => return Ok(LineAction::Leave),
             _ => return self.further_command(line, name, rest).await,
@@ -277,7 +278,6 @@ impl Chat<'_> {
         session.set_mode(choice.mode.clone()).await.map_err(|error| session_failure(&error))?;
         session.set_model(choice.model.clone()).await.map_err(|error| session_failure(&error))?;
         let before = std::mem::replace(&mut self.session, session);
-        self.library = None;
         let before = match self.is_kept(&before).await? {
             true => format!("{} is kept", before.id()),
             false => "the previous session has no messages".to_owned(),

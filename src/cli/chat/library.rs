@@ -4,58 +4,29 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::super::consent::ParameterAsker;
 use super::super::output::{CommandError, display_line};
 use super::super::runtime::bind_failure;
+use super::super::tutorial;
 use super::Chat;
 use super::commands::{CommandHelp, LineAction, names_tool, ours, render_entry};
-use crate::broker::BindRequest;
 use crate::conversation::Content;
-use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
+use crate::ids::nearest;
 use crate::session::attachments;
 use crate::session::slash::{self, ServicePrompt, SlashCommandError};
-use crate::tool::ask::NoAsker;
-
-/// The service that has skills, recipes and agent files.
-const KNOWLEDGE: &str = "knowledge";
 
 impl Chat<'_> {
-    /// Binds the service with skills and recipes, so that they can be typed in every mode. Without it, for example
-    /// because the profile leaves it out, there are none.
-    pub(super) async fn open_library(&mut self) {
-        if self.library.is_some() {
-            return;
-        }
-        // This built-in mode always has the service. Its other services are in this process and cost nothing.
-        let mode = ModeId::new(AgentName::new("orchestrator"), ModeSlug::new("auto"));
-        let request = BindRequest {
-            session: Arc::clone(self.session.context()),
-            approval: None,
-            asker: Arc::new(NoAsker),
-            client_services: Vec::new(),
-        };
-        let bound = self.started.runtime.broker().bind(&mode, request).await;
-        self.library = bound.inspect_err(|error| tracing::warn!(%error, "there are no skills and recipes")).ok();
-    }
-
-    /// Returns the skills and recipes that the mode itself does not offer, by the name that a user types.
-    async fn library_prompts(&self, own: &BTreeMap<String, ServicePrompt>) -> BTreeMap<String, ServicePrompt> {
-        let Some(library) = &self.library else { return BTreeMap::new() };
-        let mut prompts = slash::prompts(library, &ours()).await;
-        prompts.retain(|name, of| of.service.as_str() == KNOWLEDGE && !own.contains_key(name));
-        prompts
-    }
-
     /// Returns the commands beyond Skein's own. A mode that fails to bind has no service prompts; the next prompt
     /// reports the error.
     pub(super) async fn further_commands(&self) -> BTreeMap<String, CommandHelp> {
-        let mut prompts = match self.session.binding().await {
-            Ok(binding) => slash::prompts(&binding, &ours()).await,
+        let prompts = match self.session.binding().await {
+            Ok(binding) => slash::prompts(&self.session, &binding, &ours()).await,
             Err(_) => BTreeMap::new(),
         };
-        prompts.extend(self.library_prompts(&prompts).await);
         let mut commands = BTreeMap::new();
         for command in self.agent_commands() {
             let text = |value: &Value| value.as_str().map(display_line).unwrap_or_default();
@@ -81,15 +52,18 @@ impl Chat<'_> {
 
     /// Resolves a service prompt, a skill, a recipe, a tool name for the `offline` model, or a command of the external
     /// agent. Fails for any other name.
-    pub(super) async fn further_command(&self, line: &str, name: &str, rest: &str) -> Result<LineAction, CommandError> {
+    pub(super) async fn further_command(
+        &mut self,
+        line: &str,
+        name: &str,
+        rest: &str,
+    ) -> Result<LineAction, CommandError> {
         let binding = self.session.binding().await.map_err(|error| bind_failure(&error))?;
-        let own = slash::prompts(&binding, &ours()).await;
-        let source = match &self.library {
-            Some(library) if self.library_prompts(&own).await.contains_key(name) => library,
-            _ => binding.as_ref(),
-        };
-        let (context, cancel) = (self.session.context(), CancellationToken::new());
-        match slash::prompt(source, context, &ours(), name, rest, &cancel).await {
+        let (session, cancel) = (Arc::clone(&self.session), CancellationToken::new());
+        let (asker, taken) = (ParameterAsker(Arc::clone(&self.asker)), ours());
+        let said = slash::prompt(&session, &binding, &taken, (name, rest), &asker, &cancel);
+        let Some(said) = self.until_interrupted(said).await else { return Ok(LineAction::Done) };
+        match said {
             Ok(Some(prompt)) => Ok(LineAction::Said(prompt)),
             // The `offline` model calls tools by this syntax.
             Ok(None) if self.session.choice().model.is_offline() && names_tool(&binding, name) => {
@@ -109,6 +83,37 @@ impl Chat<'_> {
             }
             Err(error) => Err(slash_failure(&error)),
         }
+    }
+
+    /// Shows the lessons, or a step of one after the check of the step before.
+    pub(super) async fn tutorial(&mut self, rest: &str) -> Result<(), CommandError> {
+        let (session, variables) = (Arc::clone(&self.session), tutorial::check_variables(self.folders));
+        let Some(answer) = self.until_interrupted(session.tutorial(rest, &variables)).await else { return Ok(()) };
+        match answer {
+            Ok(text) => {
+                self.screen.markdown(&text);
+                Ok(())
+            }
+            Err(error) if error.is_misuse() => Err(CommandError::usage(error.to_string(), "/tutorial lists them")),
+            Err(error) => Err(CommandError::work(error.to_string(), "try again, or use `skein tutorial`")),
+        }
+    }
+
+    /// Waits for `work`, which may ask the user. `None` if Ctrl-C cancels it.
+    async fn until_interrupted<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        // Discard a Ctrl-C that came before.
+        while self.interrupts.recv().now_or_never().is_some() {}
+        let done = tokio::select! {
+            biased;
+            done = work => Some(done),
+            _ = self.interrupts.recv() => None,
+        };
+        // A cancelled question must first leave the screen and release the keyboard.
+        self.screen.settle();
+        if done.is_none() {
+            self.screen.remark("cancelled");
+        }
+        done
     }
 
     /// Lists what the services of the mode have to read.

@@ -18,8 +18,9 @@ use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{
     GetPromptRequestParams, GetPromptResponse, GetPromptResult, ListPromptsResult, ListResourceTemplatesResult,
-    ListResourcesResult, PaginatedRequestParams, Prompt, PromptArgument, PromptMessage, ReadResourceRequestParams,
-    ReadResourceResponse, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, Role,
+    ListResourcesResult, MetaObject, PaginatedRequestParams, Prompt, PromptArgument, PromptMessage,
+    ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
+    Role,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, tool, tool_handler, tool_router};
@@ -176,7 +177,9 @@ impl ServerHandler for KnowledgeService {
         let prompt = |item: &Item| {
             let description = answer::truncate(&item.description, MAX_LINE);
             let description = format!("{} of the {}: {description}", item.kind.as_str(), item.origin.as_str());
-            Prompt::new(item.name.clone(), Some(description), Some(prompt_arguments(item)))
+            let mut prompt = Prompt::new(item.name.clone(), Some(description), Some(prompt_arguments(item)));
+            prompt.meta = form_meta(item);
+            prompt
         };
         // An unusable file is listed too, so that a user who types its name learns the reason.
         let broken = |problem: &Problem| {
@@ -245,6 +248,19 @@ fn prompt_arguments(item: &Item) -> Vec<PromptArgument> {
         }
         Some(_) | None => vec![request_argument()],
     }
+}
+
+/// Returns metadata for a form that asks for the parameters of a recipe: their options and defaults. `None` if there are
+/// none.
+fn form_meta(item: &Item) -> Option<MetaObject> {
+    let parameters = item.recipe.iter().flat_map(|recipe| &recipe.parameters);
+    let schemas: Map<String, Value> = parameters.filter_map(|of| Some((of.key.clone(), of.form_schema()?))).collect();
+    if schemas.is_empty() {
+        return None;
+    }
+    let mut meta = MetaObject::default();
+    meta.insert("skein/arguments".to_owned(), Value::Object(schemas));
+    Some(meta)
 }
 
 fn request_argument() -> PromptArgument {

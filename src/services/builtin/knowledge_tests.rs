@@ -287,6 +287,10 @@ async fn each_is_a_resource_and_a_prompt() {
             ),
         ]
     );
+    // A form that asks for the parameters knows what fits.
+    let forms: Vec<_> = catalog.prompts.iter().map(|of| &of["_meta"]).collect();
+    let style = json!({"style": {"enum": ["prose", "bullets"], "default": "prose"}});
+    assert_eq!(forms, [&Value::Null, &json!({"skein/arguments": style})]);
 }
 
 #[tokio::test]

@@ -1,8 +1,6 @@
 //! Serves step-by-step lessons on Skein. The pages in `docs/tutorials` are compiled in, and a test executes every
 //! step as written.
 
-mod lesson;
-
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::{ServerHandler, tool, tool_handler, tool_router};
@@ -10,23 +8,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-pub use lesson::{Lesson, LessonStep};
+pub use crate::lesson::{Lesson, LessonStep, lessons};
 
 use super::answer::{self, ToolRefusal, ToolReply};
 use super::schema;
-use crate::ids::nearest;
-
-const PAGES: [(&str, &str); 4] = [
-    ("first-manifest", include_str!("../../../docs/tutorials/first-manifest.md")),
-    ("first-service", include_str!("../../../docs/tutorials/first-service.md")),
-    ("from-goose", include_str!("../../../docs/tutorials/from-goose.md")),
-    ("editors", include_str!("../../../docs/tutorials/editors.md")),
-];
-
-/// Returns all lessons in teaching order.
-pub fn lessons() -> Vec<Lesson> {
-    PAGES.iter().map(|(name, page)| Lesson::read(name, page)).collect()
-}
+use crate::lesson;
 
 /// The `tutorial` service.
 pub struct TutorialService {
@@ -82,8 +68,7 @@ impl TutorialService {
     )]
     async fn load_tutorial(&self, Parameters(request): Parameters<LoadLesson>) -> ToolReply {
         let LoadLesson { name, step } = request;
-        let lesson =
-            self.lessons.iter().find(|lesson| lesson.name == name).ok_or_else(|| self.no_such_lesson(&name))?;
+        let lesson = lesson::find(&name).map_err(|error| ToolRefusal::new(error.to_string()))?;
         let count = lesson.steps.len();
         let Some(number) = step else {
             let titles = lesson.steps.iter().enumerate().map(|(at, step)| format!("{}. {}", at + 1, step.title));
@@ -93,9 +78,7 @@ impl TutorialService {
             let data = json!({"name": name, "title": lesson.title, "about": lesson.about, "steps": titles});
             return Ok(answer::with_data(text, data));
         };
-        let Some(step) = number.checked_sub(1).and_then(|at| lesson.steps.get(at)) else {
-            return Err(ToolRefusal::new(format!("`{name}` has the steps 1 to {count}; there is no step {number}")));
-        };
+        let step = lesson.step(number).map_err(|error| ToolRefusal::new(error.to_string()))?;
         let next = if number < count {
             format!("Step {} comes next.", number + 1)
         } else {
@@ -109,13 +92,6 @@ impl TutorialService {
             "files": files, "commands": step.commands, "check": check,
         });
         Ok(answer::with_data(text, data))
-    }
-
-    fn no_such_lesson(&self, name: &str) -> ToolRefusal {
-        let names: Vec<_> = self.lessons.iter().map(|lesson| lesson.name.as_str()).collect();
-        let near = nearest(name, names.iter().copied());
-        let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-        ToolRefusal::new(format!("there is no tutorial `{name}`; {near}there are {}", names.join(", ")))
     }
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::file::KnowledgeFileError;
 use super::source_text::{Wrong, display_name, one_line, parse, text_of};
@@ -52,6 +52,20 @@ pub(super) struct ItemParameter {
     options: Vec<String>,
     /// The value names a file, and the file's text is inserted.
     file: bool,
+}
+
+impl ItemParameter {
+    /// Returns the options and the default as JSON Schema, for a form. `None` if there are none.
+    pub(super) fn form_schema(&self) -> Option<Value> {
+        let mut schema = Map::new();
+        if !self.options.is_empty() {
+            schema.insert("enum".to_owned(), json!(self.options));
+        }
+        if !self.default.is_empty() {
+            schema.insert("default".to_owned(), json!(self.default));
+        }
+        (!schema.is_empty()).then_some(Value::Object(schema))
+    }
 }
 
 impl RecipeItem {

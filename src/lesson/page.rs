@@ -35,6 +35,32 @@ impl Lesson {
     }
 }
 
+impl LessonStep {
+    /// Returns the step as Markdown for people: the path of a file and the purpose of a check are text, because
+    /// programs that show Markdown often hide the rest of a fence's line.
+    pub fn display_text(&self) -> String {
+        let mut in_block = false;
+        let mut lines = Vec::new();
+        for line in self.text.lines() {
+            let Some(info) = line.strip_prefix("```") else {
+                lines.push(line.to_owned());
+                continue;
+            };
+            let opens = !std::mem::replace(&mut in_block, !in_block);
+            match info.split_once(" file=") {
+                Some((language, path)) if opens => {
+                    lines.push(format!("Write the file `{path}`:\n\n```{language}"));
+                }
+                None if opens && info == "console check" => {
+                    lines.push("The check of this step, and what it prints:\n\n```console".to_owned());
+                }
+                Some(_) | None => lines.push(line.to_owned()),
+            }
+        }
+        lines.join("\n")
+    }
+}
+
 fn step(section: &str) -> LessonStep {
     let (title, text) = section.split_once('\n').unwrap_or((section, ""));
     let mut step = LessonStep { title: title.to_owned(), text: text.trim().to_owned(), ..LessonStep::default() };
