@@ -1,5 +1,5 @@
-//! Serves editors over the Agent Client Protocol, version 1, on two streams of lines. Each family of methods has its
-//! own file.
+//! Serves editors over the Agent Client Protocol, version 1: on two streams of lines, or over a transport of the
+//! caller. Each family of methods has its own file.
 //!
 //! Invariant: the dispatch loop never waits. A handler decodes a request and spawns a task that answers it.
 
@@ -14,10 +14,13 @@ mod elicit;
 mod errors;
 mod tool_output;
 mod initialize;
+mod limits;
+mod message_routes;
 mod options;
 mod external;
 mod open_session;
 mod prompt;
+mod remote;
 mod sessions;
 mod stop_reason;
 mod updates;
@@ -36,11 +39,16 @@ use tokio_util::sync::CancellationToken;
 use crate::lesson::CheckVariables;
 use crate::manifest::ApprovalLevel;
 use crate::orchestrator::Orchestrator;
+use crate::principal::SessionGrant;
 use crate::project::{Project, ProjectLoader};
 use crate::session::Sessions;
 use connection::ClientConnection;
 pub use open_session::OpenSessions;
 use wire::ClientWriter;
+
+pub use limits::{UsageError, check_usage};
+pub use message_routes::{IncomingMessage, MessageStream, OutgoingMessage, Response, StreamRoutes};
+pub use remote::{ClientInput, ClientOutput, OutputMeter, connect};
 
 /// How long a client that has closed its side may take to read the remaining output.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
@@ -54,6 +62,8 @@ pub struct SessionsError(pub Box<dyn std::error::Error + Send + Sync>);
 pub struct AcpServer {
     /// Opens the session store. Returns an error if the store cannot be used.
     pub sessions: Box<dyn Fn() -> BoxFuture<'static, Result<Sessions, SessionsError>> + Send + Sync>,
+    /// The owner of all sessions of this client, and their limits.
+    pub grant: SessionGrant,
     pub projects: Arc<dyn ProjectLoader>,
     pub orchestrator: Orchestrator,
     pub version: &'static str,
@@ -70,6 +80,8 @@ pub struct AcpServer {
     pub open_sessions: Arc<OpenSessions>,
     /// Offers the unstable `session/fork` method.
     pub fork: bool,
+    /// Cancelled when the server shuts down: no new turn starts.
+    pub draining: CancellationToken,
 }
 
 impl std::fmt::Debug for AcpServer {

@@ -38,6 +38,7 @@ use crate::graph::{Plan, ToolScope};
 use crate::ids::{ModeId, ServiceName};
 use crate::manifest::{ApprovalLevel, ModeEntry, Readiness, ServiceEntry};
 use crate::permissions::{self, SourcedRule};
+use crate::principal::SessionGrant;
 use crate::services::{Lease, Pool, Service};
 use crate::tool::ask::Asker;
 use crate::tool::{Catalog, ServiceError, SessionContext, SessionStates};
@@ -55,6 +56,10 @@ pub struct Broker {
     /// Publishes required services. `None`: a program that requires a service does not start.
     publisher: Option<Arc<dyn RequirementPublisher>>,
     limits: ParentLimits,
+    /// The loosest approval level of a session. `None`: any.
+    loosest: Option<ApprovalLevel>,
+    /// The sessions belong to another principal than the user whose config this is.
+    is_foreign: bool,
     /// What the broker remembers about each session. Clones share it.
     states: Arc<SessionStates<BrokerState>>,
 }
@@ -166,6 +171,8 @@ impl Broker {
             judge: None,
             publisher: None,
             limits: ParentLimits::default(),
+            loosest: None,
+            is_foreign: false,
             states: Arc::default(),
         }
     }
@@ -200,10 +207,23 @@ impl Broker {
         Self { limits: bounds, ..self.clone() }
     }
 
+    /// Returns the same broker for a principal, within the limits of its token: other modes do not exist, and no session
+    /// has a looser approval level. Consents of `local` do not apply to another principal.
+    #[must_use]
+    pub fn with_grant(&self, grant: &SessionGrant) -> Self {
+        let limits = grant.limits();
+        let plan = match self.plan.mode_globs().eq(limits.modes.iter().map(String::as_str)) {
+            true => Arc::clone(&self.plan),
+            false => Arc::new(self.plan.restrict_to(&limits.modes)),
+        };
+        Self { plan, loosest: limits.approval, is_foreign: !grant.principal().is_local(), ..self.clone() }
+    }
+
     /// Returns the rules for a session in this folder: from the configs, and those given at launch.
     pub fn rules(&self, cwd: &Path) -> Vec<SourcedRule> {
         let real = std::fs::canonicalize(cwd).unwrap_or_else(|_| cwd.to_owned());
         let mut rules = permissions::config_rules(self.plan.manifests());
+        rules.retain(|rule| !(self.is_foreign && rule.is_kept_consent()));
         rules.extend(self.rules.iter().cloned());
         rules.retain(|rule| rule.is_for(cwd, &real));
         rules
@@ -225,7 +245,12 @@ impl Broker {
 
     /// Returns the default approval level of a mode.
     pub fn approval(&self, mode: &ModeEntry) -> ApprovalLevel {
-        self.plan.approval(mode)
+        self.tighten(self.plan.approval(mode))
+    }
+
+    /// Returns the level, or the loosest one of the token if the level is looser.
+    fn tighten(&self, level: ApprovalLevel) -> ApprovalLevel {
+        self.loosest.map_or(level, |loosest| level.stricter(loosest))
     }
 
     /// Returns the services that the mode depends on and the active profile leaves out.

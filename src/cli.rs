@@ -35,10 +35,12 @@ mod reference_tests;
 mod route;
 mod run;
 mod sandbox;
+mod serve;
 mod services;
 mod sessions;
 mod settings_file;
 mod runtime;
+mod token;
 mod tools;
 mod top_of_mind;
 mod upgrade;
@@ -165,6 +167,8 @@ impl From<SandboxFlag> for Enforcement {
 enum Command {
     /// Serve the Agent Client Protocol on stdio, for editors
     Acp(acp::AcpArgs),
+    /// Serve clients over HTTP, each with a token
+    Serve(serve::ServeArgs),
     /// Run one prompt and print the answer
     Run(run::RunArgs),
     /// Start an interactive session
@@ -212,6 +216,8 @@ enum Command {
     Trust(trust::TrustArgs),
     /// Walk through a tutorial and check each step, or list them
     Tutorial(tutorial::TutorialArgs),
+    /// Create, list and revoke tokens for `skein serve`
+    Token(token::TokenArgs),
     /// Print a shell completion script
     Completions { shell: clap_complete::Shell },
     /// Stop processes that a killed skein left behind
@@ -226,6 +232,7 @@ impl Command {
     fn name(&self) -> &'static str {
         match self {
             Command::Acp(_) => "acp",
+            Command::Serve(_) => "serve",
             Command::Run(_) => "run",
             Command::Chat(_) => "chat",
             Command::Route(_) => "route",
@@ -245,6 +252,7 @@ impl Command {
             Command::Doctor(_) => "doctor",
             Command::Trust(_) => "trust",
             Command::Tutorial(_) => "tutorial",
+            Command::Token(_) => "token",
             Command::Completions { .. } => "completions",
             Command::Reaper => "reaper",
         }
@@ -390,6 +398,7 @@ fn run(cli: Cli, folders: &Folders, output: &mut CommandOutput) -> Result<(), Co
     let global = &cli.global;
     match cli.command {
         Command::Acp(args) => acp::run(&args, global, folders, output),
+        Command::Serve(args) => serve::run(&args, global, folders, output),
         Command::Run(args) => run::run(&args, global, folders, output),
         Command::Chat(args) => chat::run(&args, global, folders, output),
         Command::Route(args) => route::run(&args, global, folders, output),
@@ -408,6 +417,7 @@ fn run(cli: Cli, folders: &Folders, output: &mut CommandOutput) -> Result<(), Co
         Command::Doctor(args) => doctor::run(&args, global, folders, output),
         Command::Trust(args) => trust::run(&args, folders, output),
         Command::Tutorial(args) => tutorial::run(&args, folders, output),
+        Command::Token(args) => token::run(&args, global, folders, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "skein", &mut script);

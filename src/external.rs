@@ -88,7 +88,7 @@ struct Inner {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     agent: AgentName,
-    /// The runtime section of the manifest as JSON: a changed manifest gets a new process.
+    /// The principal and the runtime section of the manifest, as JSON. No process serves two principals.
     runtime: String,
     granted: GrantedCapabilities,
     sandbox: Option<SandboxKey>,
@@ -215,7 +215,7 @@ impl Inner {
         who: &ExternalAgentSpec,
         admitted: GrantedCapabilities,
     ) -> Result<Arc<AgentConnection>, ExternalAgentError> {
-        let runtime = json!(who.runtime).to_string();
+        let runtime = json!([who.principal.name(), who.runtime]).to_string();
         let sandbox = who.sandbox.as_ref().map(SandboxKey::of);
         let key = Key { agent: who.name.clone(), runtime, granted: admitted, sandbox };
         let new = || {

@@ -3,8 +3,10 @@
 //! Invariant: a name is only text here. The schema checks its form; the graph checks that it refers to something.
 
 mod model_ref;
+mod name_pattern;
 
 pub use model_ref::ModelRef;
+pub use name_pattern::NamePattern;
 
 use std::borrow::{Borrow, Cow};
 use std::fmt;

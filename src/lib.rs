@@ -54,6 +54,8 @@ pub mod recipe;
 pub mod graph;
 /// Chooses the mode of a request from the manifests alone.
 pub mod router;
+/// Owners of data, and the limits of their tokens.
+pub mod principal;
 /// Persistence in SQLite.
 pub mod store;
 /// Starts and pools the services that manifests describe.
@@ -74,6 +76,8 @@ pub mod orchestrator;
 pub mod acp;
 /// The front end for MCP clients that call agents as tools.
 pub mod mcp_server;
+/// The front end for clients over HTTP.
+pub mod serve;
 /// Serves a binding as an MCP server.
 pub mod adapter;
 /// Runs external agents; Skein is their ACP client.

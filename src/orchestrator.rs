@@ -29,6 +29,7 @@ use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::llm::Provider;
 use crate::manifest::{AgentEntry, Settings};
+use crate::principal::Principal;
 use crate::router::THRESHOLD;
 use crate::session::{PendingTurn, PromptError, Session};
 use crate::store::SessionStore;
@@ -39,7 +40,7 @@ use router_cache::RouterCache;
 pub use router_cache::RouterCacheError;
 use session_services::SessionServices;
 use task_runner::TaskRunner;
-use tom::{TopOfMind, TopOfMindText};
+use tom::{PrincipalTopOfMind, TopOfMind, TopOfMindText};
 pub use turn::PromptOptions;
 pub use verify::{Verification, VerificationError, VerificationResult};
 
@@ -52,7 +53,7 @@ const FALLBACK_MODE: &str = "goose/specialist";
 #[derive(Debug, Clone)]
 pub struct Orchestrator {
     router_cache: Arc<RouterCache>,
-    top_of_mind: Arc<TopOfMind>,
+    top_of_mind: Arc<PrincipalTopOfMind>,
     last_routes: Arc<SessionStates<turn::LastRoute>>,
 }
 
@@ -82,11 +83,12 @@ fn mode_recalls(plan: &Plan, mode: &ModeId) -> bool {
 }
 
 impl Orchestrator {
-    /// Creates an orchestrator that keeps learned routers and corrections in the folder `data`.
+    /// Creates an orchestrator that keeps learned routers and corrections in the folder `data`. `top_of_mind` is that of
+    /// `local`.
     pub fn new(data: PathBuf, top_of_mind: TopOfMind) -> Self {
         Self {
+            top_of_mind: Arc::new(PrincipalTopOfMind::new(data.clone(), top_of_mind)),
             router_cache: Arc::new(RouterCache::new(data)),
-            top_of_mind: Arc::new(top_of_mind),
             last_routes: Arc::default(),
         }
     }
@@ -153,7 +155,7 @@ impl Orchestrator {
         recalls: bool,
         front: &Arc<dyn Notifier>,
     ) -> PromptContext {
-        let TopOfMindText { text: top, problem } = self.top_of_mind.read();
+        let TopOfMindText { text: top, problem } = self.top_of_mind.read(session.context().principal());
         if let Some(problem) = problem {
             front.status(StatusUpdate::notice(problem));
         }
@@ -170,7 +172,7 @@ impl Orchestrator {
         &self.router_cache
     }
 
-    /// Returns where a prompt would be routed, without running it, and notices for the user. Asks `adviser` if the
+    /// Returns where a prompt of `local` would be routed, without running it, and notices for the user. Asks `adviser` if the
     /// router is unsure. `sessions` are the earlier sessions, if there are any. Fails if the prompt names an unknown
     /// mode.
     pub async fn would_route(
@@ -191,10 +193,10 @@ impl Orchestrator {
         if prompt.trim_start().starts_with('/') {
             return Ok((RoutingDecision::explicit(own, prompt.trim().to_owned()), Vec::new()));
         }
-        let router = self.router_cache.router(plan, &own, cwd).await;
+        let router = self.router_cache.router(plan, &own, &Principal::local(), cwd).await;
         let router =
             router.map_err(|error| UnknownModeError { problem: error.to_string(), help: "try again".to_owned() })?;
-        let TopOfMindText { text: top, problem } = self.top_of_mind.read();
+        let TopOfMindText { text: top, problem } = self.top_of_mind.read(&Principal::local());
         let excerpts = match sessions.filter(|_| Settings::of(plan.manifests()).recall) {
             Some(sessions) => recall::extract(sessions, prompt, cwd, &[]).await,
             None => Vec::new(),
@@ -204,15 +206,16 @@ impl Orchestrator {
         Ok((decided.decision, problem.into_iter().chain(decided.problem).collect()))
     }
 
-    /// Stores, for this project, the mode that a prompt belongs to.
+    /// Stores, for `local` in this project, the mode that a prompt belongs to.
     pub async fn remember(&self, cwd: &Path, prompt: &str, mode: &ModeId) -> Result<(), RouterCacheError> {
-        self.router_cache.correct(cwd, prompt, mode).await
+        self.router_cache.correct(&Principal::local(), cwd, prompt, mode).await
     }
 
     /// Returns the granted mode that fits a task best. Falls back to [`FALLBACK_MODE`]; fails if that is not granted.
     async fn best_mode(&self, session: &Session, granted: &[ModeId], task: &str) -> Result<ModeId, DelegateError> {
         let plan = session.plan();
-        let router = self.router_cache.router(&plan, &session.choice().mode, &session.context().cwd).await;
+        let context = session.context();
+        let router = self.router_cache.router(&plan, &session.choice().mode, context.principal(), &context.cwd).await;
         let router = router.map_err(|error| DelegateError::Routing(error.into()))?;
         let best = router.rank(task).into_iter().find(|ranked| granted.contains(&ranked.mode));
         let sure = best.filter(|best| best.confidence >= THRESHOLD).map(|best| best.mode);

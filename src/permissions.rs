@@ -218,6 +218,12 @@ pub fn config_rules(manifests: &Manifests) -> Vec<SourcedRule> {
 }
 
 impl SourcedRule {
+    /// Returns whether the rule is an "always in this project" answer in the user's config, which belongs to `local`.
+    pub fn is_kept_consent(&self) -> bool {
+        let of_user = matches!(self.origin, RuleOrigin::Config { layer: Layer::User, .. });
+        of_user && self.rule.then == RuleEffect::Allow && self.rule.project.is_some()
+    }
+
     /// Returns true unless the rule is for sessions in another folder. An `allow` rule holds only in exactly its
     /// folder, with links resolved, because subfolders may belong to others. Other rules also hold below it and match
     /// the folder as given.

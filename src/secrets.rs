@@ -13,6 +13,7 @@ static KNOWN: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"-----BEGIN [A-Z ]*PRIVATE KEY-----", "a private key"),
         (r"\b(AKIA|ASIA)[0-9A-Z]{16}\b", "an AWS key"),
         (r"\bgh[pousr]_[A-Za-z0-9]{20,}", "a GitHub token"),
+        (r"\bskein_[0-9a-f]{12}_[0-9a-f]{64}\b", "a Skein token"),
         (r"\bglpat-[A-Za-z0-9_-]{16,}", "a GitLab token"),
         (r"\bxox[abposr]-[A-Za-z0-9-]{10,}", "a Slack token"),
         (r"\b(sk|pk|rk)[-_](live|test|ant|proj|or)?[-_A-Za-z0-9]{16,}", "an API key"),
@@ -73,6 +74,7 @@ mod tests {
         for text in [
             "the key is AKIAIOSFODNN7EXAMPLE",
             "token ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+            "skein_0123456789ab_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
             concat!("use sk-", "proj-abcdefghijklmnop1234"),
             "password: hunter2",
             "the database password is correct-horse",

@@ -1,7 +1,7 @@
 //! Starts services from their manifests, shares them by reference count, and stops them after an idle period.
 //!
 //! Invariant: the pool knows no agent and no mode. Every holder of a `Lease` may call; the broker decides who gets
-//! one. A service that belongs to a session ends with the session.
+//! one. A service that belongs to a session ends with the session. A service has the sessions of one principal only.
 
 mod active_calls;
 pub mod builtin;
@@ -40,6 +40,7 @@ pub use suggestion::suggest_groups;
 
 use crate::ids::{RoleName, ServiceName};
 use crate::manifest::{ManifestDuration, ServiceSharing as Sharing, Transport};
+use crate::principal::Principal;
 use crate::process::{Reaper, minimal_environment};
 use crate::sandbox::{SandboxLauncher, SandboxSpec};
 use crate::task::TaskScope;
@@ -143,6 +144,8 @@ type Find<'a> = &'a dyn Fn(&ServiceName) -> Option<ServiceSpec>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     service: ServiceName,
+    /// The owner of the sessions that use it. Principals share no connection.
+    principal: Principal,
     /// The session that it belongs to; `None` if sessions share it.
     session: Option<SessionLifetime>,
     /// Hash of the sandbox, the settings and the transport with its variables filled in. Hashed because they may
@@ -171,7 +174,8 @@ impl Pool {
         self.share(spec, session, find, Some(alone.clone()))
     }
 
-    /// Leases the service. `alone` is the session that gets its own instance; `None` shares it with all sessions.
+    /// Leases the service. `alone` is the session that gets its own instance; `None` shares it with all sessions of the
+    /// principal.
     fn share(
         &self,
         spec: &ServiceSpec,
@@ -179,7 +183,7 @@ impl Pool {
         find: Find<'_>,
         alone: Option<SessionLifetime>,
     ) -> Lease {
-        let key = self.inner.key(spec, alone);
+        let key = self.inner.key(spec, session.principal().clone(), alone);
         // The lease is counted under the lock, so that an idle timer never removes a service that was just leased.
         let leased = |entry: &Arc<Service>| {
             entry.add_lease();
@@ -191,7 +195,7 @@ impl Pool {
             let required: Vec<(RoleName, Lease)> =
                 roles.filter_map(|(role, service)| Some((role, self.lease(&find(service)?, session, find)))).collect();
             let owner = key.session.clone().map(|lifetime| Arc::new(Owner::of(session, lifetime)));
-            let entry = Arc::new(Service::new(spec, required, owner, &self.inner));
+            let entry = Arc::new(Service::new(spec, required, session.principal().clone(), owner, &self.inner));
             self.inner.end_with_session(&key, &entry);
             leased(self.inner.entries().entry(key.clone()).or_insert(entry))
         });
@@ -261,7 +265,12 @@ impl Inner {
         });
     }
 
-    fn key(&self, ServiceSpec { manifest, sandbox, .. }: &ServiceSpec, session: Option<SessionLifetime>) -> Key {
+    fn key(
+        &self,
+        ServiceSpec { manifest, sandbox, .. }: &ServiceSpec,
+        principal: Principal,
+        session: Option<SessionLifetime>,
+    ) -> Key {
         let mut hasher = Sha256::new();
         let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
         // A missing variable is reported when the service starts.
@@ -271,7 +280,7 @@ impl Inner {
             hasher.update(serde_json::to_string(profile).unwrap_or_default());
             hasher.update(rules);
         }
-        Key { service: manifest.name.clone(), session, fingerprint: hasher.finalize().into() }
+        Key { service: manifest.name.clone(), principal, session, fingerprint: hasher.finalize().into() }
     }
 
     /// Connects to a service outside this process.
@@ -321,7 +330,7 @@ impl Inner {
     }
 
     async fn connect(&self, service: &Service) -> Result<Arc<dyn ServiceConnection>, StartError> {
-        let Service { manifest, required, owner, .. } = service;
+        let Service { manifest, required, principal, owner, .. } = service;
         if let Some(cassette) = self.options.cassette.as_ref().filter(|cassette| cassette.replays()) {
             return Ok(cassette.play(&manifest.name)?);
         }
@@ -338,6 +347,7 @@ impl Inner {
                     environment: minimal_environment(environment.variables()),
                     sandbox: self.options.sandbox.clone(),
                     data: self.options.data.clone(),
+                    principal: principal.clone(),
                     user: self.options.user.clone(),
                     cwd: owner.as_ref().map(|owner| owner.cwd.clone()),
                     settings: manifest.settings.clone().unwrap_or_default().into_iter().collect(),

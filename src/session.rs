@@ -10,12 +10,15 @@ mod recorder;
 mod external;
 mod external_sessions;
 mod live;
+mod metrics;
 mod naming;
 mod notices;
+mod prompt_error;
 mod sessions;
 mod setup;
 mod shared_ports;
 pub mod slash;
+mod spending;
 mod state;
 mod title;
 mod turn;
@@ -23,7 +26,9 @@ pub mod tutorial;
 mod undo;
 
 pub use live::{LiveSession, SessionViewer, StaleEventsError, TurnFailure, ViewerId};
+pub use metrics::SessionMetrics;
 pub use naming::name_session;
+pub use prompt_error::PromptError;
 pub use sessions::{
     ModelSource, ReopenedSession, SessionError, SessionOptions, SessionPorts, SessionRoots, SessionSettings, Sessions,
 };
@@ -41,10 +46,12 @@ use crate::broker::{BindError, Binding, Broker};
 use crate::conversation::{Content, Message, Role, Usage};
 use crate::graph::Plan;
 use crate::ids::{ModeId, ModelRef};
-use crate::llm::{LlmError, Provider};
-use crate::manifest::{ApprovalLevel, PromptFileError, ServiceEntry};
+use crate::llm::Provider;
+use crate::manifest::{ApprovalLevel, ServiceEntry};
+use crate::principal::UsagePermit;
 use crate::store::{SessionChange, StateEntry, StoreError, StoredSession, UsageTotals};
 use crate::tool::{Notice, NoticeSink, SessionContext, SessionContextPorts};
+use metrics::CountGuard;
 use notices::SessionNotices;
 use recorder::{SessionRecorder, row};
 use setup::SessionSetup;
@@ -77,6 +84,9 @@ pub struct Session {
     extra_usage: Mutex<Usage>,
     /// True if the store has shown that the session has no parent and no children.
     alone: AtomicBool,
+    /// Counts the session for its token while it is open. `None` for a child session.
+    permit: Option<UsagePermit>,
+    _counted: CountGuard,
 }
 
 /// The stored contents of a session that is opened again. Empty for a new one.
@@ -86,35 +96,7 @@ struct SessionContents {
     stored: Option<StoredSession>,
     /// The state of its services.
     state: Vec<StateEntry>,
-}
-
-/// The reason why a turn, a compaction or an undo could not run or could not be stored.
-#[derive(Debug, thiserror::Error)]
-pub enum PromptError {
-    #[error("the session is still busy with the prompt before; wait for its end, or cancel it")]
-    Busy,
-    #[error("{0}")]
-    Misdirected(String),
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    #[error(transparent)]
-    Model(#[from] LlmError),
-    #[error("the prompt of the mode cannot be filled in: {0}")]
-    Prompt(#[source] PromptFileError),
-    #[error("the history was not compacted: {0}")]
-    NotCompacted(#[from] CompactionError),
-    #[error("what happened could not be stored: {0}")]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Record(#[from] SessionError),
-}
-
-impl PromptError {
-    /// Returns true if the model has no key, which the user can fix with `skein configure`.
-    pub fn is_missing_key(&self) -> bool {
-        matches!(self, PromptError::Model(LlmError::MissingKey { .. }))
-            || matches!(self, PromptError::Record(error) if error.is_missing_key())
-    }
+    permit: Option<UsagePermit>,
 }
 
 impl Session {
@@ -124,11 +106,12 @@ impl Session {
         place: SessionRoots,
         choice: SessionSettings,
         host: SessionPorts,
-        SessionContents { history, stored, state }: SessionContents,
+        SessionContents { history, stored, state, permit }: SessionContents,
     ) -> Arc<Self> {
         let scratch = sessions.scratch(&id);
         let notices = Arc::new(SessionNotices::default());
         let ports = SessionContextPorts {
+            grant: sessions.grant.clone(),
             hidden: sessions.paths_to_hide(),
             editor: host.editor.clone(),
             notices: Arc::clone(&notices) as Arc<dyn NoticeSink>,
@@ -139,6 +122,7 @@ impl Session {
         let (title, usage, events) =
             stored.map(|stored| (stored.title, stored.spent, stored.events)).unwrap_or_default();
         Arc::new(Self {
+            _counted: sessions.metrics.open_session(),
             sessions,
             context: session,
             history: Arc::new(tokio::sync::Mutex::new(history)),
@@ -153,6 +137,7 @@ impl Session {
             abandoned_threads: Arc::default(),
             extra_usage: Mutex::default(),
             alone: AtomicBool::new(false),
+            permit,
         })
     }
 
@@ -259,8 +244,10 @@ impl Session {
         self.change(|choice| choice.model = model).await
     }
 
-    /// Sets the approval level. A stricter level applies at once, also to the running turn.
+    /// Sets the approval level. A stricter level applies at once, also to the running turn. Fails if the level is looser
+    /// than the grant admits.
     pub async fn set_approval(&self, approval: ApprovalLevel) -> Result<(), SessionError> {
+        self.sessions.grant.check_approval(approval)?;
         self.setup().tighten(approval);
         self.change(|choice| choice.approval = Some(approval)).await
     }
@@ -318,12 +305,14 @@ impl Session {
         Ok(())
     }
 
-    /// Starts a turn with the session's current mode and model. Fails if another turn runs.
+    /// Starts a turn with the session's current mode and model. Fails if another turn runs, or too many of its token.
     pub fn begin(self: &Arc<Self>) -> Result<PendingTurn, PromptError> {
         let history = Arc::clone(&self.history).try_lock_owned().map_err(|_| PromptError::Busy)?;
+        // The turns of child sessions belong to the turn of their parent.
+        let permit = self.permit.as_ref().map(|_| self.sessions.grant.begin_turn()).transpose()?;
         let setup = self.setup();
         self.set_turn_setup(Arc::clone(&setup));
-        Ok(PendingTurn::new(Arc::clone(self), history, setup))
+        Ok(PendingTurn::new(Arc::clone(self), history, setup, permit))
     }
 
     /// Returns true while a turn runs.
@@ -390,19 +379,14 @@ impl Session {
         let binding = setup.binding().await?;
         let options = &self.sessions.options;
         let system = setup.system(&binding, prompt, options.os).await.map_err(PromptError::Prompt)?;
-        let recorder = self.recorder(front);
         let session = Arc::clone(&self.context);
-        let exchange = Exchange::new(provider, binding, session, recorder, options.limits, system);
+        let exchange = Exchange::new(provider, binding, session, self.recorder(front), options.limits, system);
         Ok(exchange.with_recovery(upkeep).with_abandoned_threads(Arc::clone(&self.abandoned_threads)))
     }
 
     fn recorder(&self, front: &Arc<dyn Notifier>) -> Arc<dyn Notifier> {
-        let recorder: Arc<dyn Notifier> = Arc::new(SessionRecorder {
-            store: self.sessions.store.clone(),
-            session: self.id().to_owned(),
-            events: Arc::clone(&self.events),
-            notifier: Arc::clone(front),
-        });
+        let recorder: Arc<dyn Notifier> =
+            Arc::new(SessionRecorder::new(&self.sessions, self.id(), &self.events, front));
         self.notices.attach(Arc::clone(&recorder));
         recorder
     }
@@ -431,21 +415,6 @@ impl Session {
         title.clone()
     }
 
-    /// Counts tokens that were spent outside the session's own requests. They count for the running turn, if there is
-    /// one.
-    pub fn spend(&self, usage: Usage) {
-        if lock(&self.turn).is_some() {
-            *lock(&self.extra_usage) += usage;
-        } else {
-            self.count(usage);
-        }
-    }
-
-    /// Takes the tokens spent outside the running turn's own requests, to count them with the turn.
-    fn take_extra_usage(&self) -> Usage {
-        std::mem::take(&mut *lock(&self.extra_usage))
-    }
-
     fn set_turn_setup(&self, setup: Arc<SessionSetup>) {
         *lock(&self.turn) = Some(setup);
     }
@@ -458,17 +427,6 @@ impl Session {
     /// Returns the setup of the running turn, or the current one if no turn runs.
     fn turn_setup(&self) -> Arc<SessionSetup> {
         lock(&self.turn).clone().unwrap_or_else(|| self.setup())
-    }
-
-    fn count(&self, usage: Usage) {
-        let cost = self.cost_of(&usage);
-        let more = UsageTotals { input: usage.input, output: usage.output, cached: usage.cached, cost };
-        let mut spent = lock(&self.usage);
-        spent.cost = cost.map(|cost| spent.cost.unwrap_or_default() + cost).or(spent.cost);
-        spent.input += more.input;
-        spent.output += more.output;
-        spent.cached += more.cached;
-        self.sessions.store.change(self.id(), SessionChange { spent: Some(more), ..SessionChange::default() });
     }
 
     /// Clears the running turn, and waits until the store has its events.

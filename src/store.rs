@@ -1,11 +1,13 @@
 //! Persists data in SQLite: one file per kind of data, which several processes may use at once.
 //!
-//! Invariant: the only user of SQLite. It stores values and knows no protocol and no agent.
+//! Invariant: the only user of SQLite. It stores values and knows no protocol and no agent. What belongs to a principal
+//! is read and written only through a handle of that principal.
 //! Nothing is written to a file before it is known to be a Skein database, intact and of a known version.
 
 mod memories;
 mod routes;
 mod sessions;
+mod tokens;
 
 pub use memories::{Memory, MemoryFilter, MemoryOwner, MemoryStore, NewMemory};
 pub use routes::{Correction, CorrectionStore};
@@ -14,6 +16,7 @@ pub use sessions::{
     SearchHit, SessionChange, SessionStore, StateEntry, StoredEvent, StoredMessage, StoredSession, TermStats,
     TermWeights, UsageTotals,
 };
+pub use tokens::{CreatedToken, NewToken, StoredToken, TokenState, TokenStore};
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -119,11 +122,11 @@ fn open(path: &Path, schema: &Schema) -> Result<Connection, StoreError> {
 }
 
 /// The files of the store in the data folder.
-pub const FILES: [&str; 3] = ["memory.db", "sessions.db", "routes.db"];
+pub const FILES: [&str; 4] = ["memory.db", "sessions.db", "routes.db", "tokens.db"];
 
 /// Checks the databases of a data folder and returns their problems. It only reads, and creates no missing database.
 pub fn examine(data: &Path) -> Vec<StoreError> {
-    let schemas = [&memories::SCHEMA, &sessions::SCHEMA, &routes::SCHEMA];
+    let schemas = [&memories::SCHEMA, &sessions::SCHEMA, &routes::SCHEMA, &tokens::SCHEMA];
     let there = FILES.iter().zip(schemas).map(|(name, schema)| (data.join(name), schema));
     there.filter(|(path, _)| path.exists()).filter_map(|(path, schema)| examine_one(&path, schema).err()).collect()
 }

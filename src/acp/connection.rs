@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::open_session::OpenSession;
 use super::updates::{ClientFeatures, MessageIds, Updates};
 use super::wire::ClientWriter;
-use super::{AcpServer, Project, errors};
+use super::{AcpServer, Project, SessionsError, errors};
 use crate::agents::{Notifier as _, StatusUpdate};
 use crate::broker::Binding;
 use crate::conversation::Content;
@@ -77,6 +77,10 @@ impl ClientConnection {
         drop(self.client.set((client, features)));
     }
 
+    pub(super) fn is_initialized(&self) -> bool {
+        self.client.get().is_some()
+    }
+
     pub(super) fn client(&self) -> acp::ClientCapabilities {
         self.client.get().map(|(client, _)| client.clone()).unwrap_or_default()
     }
@@ -88,13 +92,15 @@ impl ClientConnection {
     /// Returns the session store, which the first call opens. `initialize` does not need it and works even if it cannot
     /// be opened. After an error, the next call tries again.
     pub(super) async fn sessions(&self) -> Result<&Sessions, acp::Error> {
-        let opened = self.sessions.get_or_try_init(|| (self.server.sessions)()).await;
+        let open = async || Ok((self.server.sessions)().await?.with_grant(self.server.grant.clone()));
+        let opened: Result<_, SessionsError> = self.sessions.get_or_try_init(open).await;
         opened.map_err(|error| errors::internal_error(error.to_string()))
     }
 
     /// Loads the project of a folder. Fails with the diagnostics of `skein check` if its manifests have errors.
     pub(super) async fn project(&self, cwd: &Path) -> Result<Project, acp::Error> {
-        load_project(&self.server.projects, cwd).await.map_err(|broken| errors::project_error(&broken))
+        let project = load_project(&self.server.projects, cwd, &self.server.grant).await;
+        project.map_err(|broken| errors::project_error(&broken))
     }
 
     /// Runs `work` outside the dispatch loop. Drops it if the client has disconnected and every turn has ended, so that

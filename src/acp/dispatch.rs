@@ -7,7 +7,7 @@ use agent_client_protocol::v1::{ConnectionTo, Responder};
 use agent_client_protocol::{Agent, Client, on_receive_notification, on_receive_request};
 
 use super::connection::{ClientConnection, ClientSession};
-use super::{errors, initialize, options, prompt, sessions};
+use super::{errors, initialize, limits, options, prompt, sessions};
 
 /// Creates a handler that answers a request in its own task.
 macro_rules! answered {
@@ -156,6 +156,7 @@ pub(super) async fn speak(
                         responder: Responder<acp::PromptResponse>,
                         _: ConnectionTo<Client>| {
                 let open = prompting.session(&request.session_id)?;
+                limits::check_draining(&prompting.server.draining).map_err(|error| errors::usage(&error))?;
                 let shared = Arc::clone(&open.shared);
                 let running = shared.begin()?;
                 let (place, connection) = (shared.ticket(), Arc::clone(&prompting));

@@ -3,6 +3,7 @@
 use agent_client_protocol::v1::schema as acp;
 use serde_json::json;
 
+use super::limits::UsageError;
 use crate::diagnostic::Diagnostic;
 use crate::project::{ModeError, ProjectError};
 use crate::session::{PromptError, SessionError};
@@ -17,6 +18,11 @@ pub(super) fn invalid_request(problem: impl Into<String>) -> acp::Error {
 
 pub(super) fn internal_error(problem: impl Into<String>) -> acp::Error {
     error(acp::ErrorCode::InternalError, problem)
+}
+
+/// Returns an error with the seconds after which the client may try again.
+pub(super) fn usage(problem: &UsageError) -> acp::Error {
+    invalid_request(problem.to_string()).data(json!({"retryAfter": problem.retry_after()}))
 }
 
 pub(super) fn auth_required(problem: impl Into<String>) -> acp::Error {
@@ -53,7 +59,9 @@ pub(super) fn session(error: &SessionError) -> acp::Error {
     }
     match error {
         SessionError::Unknown(id) => not_stored(id),
-        SessionError::Bind(_) | SessionError::Model(_) | SessionError::External(_) => invalid_params(error.to_string()),
+        SessionError::Bind(_) | SessionError::Model(_) | SessionError::External(_) | SessionError::Grant(_) => {
+            invalid_params(error.to_string())
+        }
         SessionError::Store(_) | SessionError::Record { .. } => internal_error(error.to_string()),
     }
 }
@@ -68,7 +76,7 @@ pub(super) fn prompt(error: &PromptError) -> acp::Error {
         return auth_required(error.to_string());
     }
     match error {
-        PromptError::Busy => invalid_request(error.to_string()),
+        PromptError::Busy | PromptError::Grant(_) => invalid_request(error.to_string()),
         PromptError::Misdirected(_) => invalid_params(error.to_string()),
         PromptError::Bind(_)
         | PromptError::Model(_)

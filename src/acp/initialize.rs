@@ -24,7 +24,9 @@ pub(super) fn initialize(connection: &ClientConnection, request: acp::Initialize
         let meta = request.client_capabilities.meta.as_ref();
         meta.is_some_and(|meta| meta.get(key) == Some(&Value::Bool(true)))
     };
-    if request.client_capabilities.auth.terminal || announces(TERMINAL_AUTH) {
+    // A client elsewhere cannot run the set-up of this machine.
+    let is_local = connection.server.grant.principal().is_local();
+    if is_local && (request.client_capabilities.auth.terminal || announces(TERMINAL_AUTH)) {
         let mut method = acp::AuthMethodTerminal::new(SETUP, "Set up Skein")
             .description("Choose a model; sessions work without one, too".to_owned())
             .args(vec!["--setup".to_owned()]);

@@ -76,14 +76,16 @@ impl OpenSessions {
         lock.lock_owned().await
     }
 
+    /// Cancels the turns of all sessions, with and without a connection, and waits for their ends.
+    pub async fn interrupt_all(&self) {
+        let open: Vec<_> = lock(&self.sessions).values().filter_map(Weak::upgrade).collect();
+        futures::future::join_all(open.iter().map(|open| open.interrupt())).await;
+    }
+
     /// Ends a session that no connection shows any more: cancels its turn, waits for its end and closes the session.
     pub(super) async fn close(&self, open: &OpenSession) {
         lock(&self.sessions).remove(open.session.id());
-        let turn = lock(&open.turn).clone();
-        if let Some(turn) = turn {
-            turn.cancel.cancel();
-            turn.ended.cancelled().await;
-        }
+        open.interrupt().await;
         open.session.close();
     }
 }
@@ -154,7 +156,7 @@ impl OpenSession {
     /// now on. If they have errors, the old ones stay and the user gets a notice.
     pub(super) async fn reload(&self, loaded: Result<Project, ProjectError>) -> bool {
         let problem = match loaded {
-            Ok(project) if Arc::ptr_eq(project.broker.plan(), self.project().broker.plan()) => None,
+            Ok(project) if project.broker.plan().is_same(self.project().broker.plan()) => None,
             Ok(project) => match project.apply_to(&self.session).await {
                 Ok(()) => {
                     *lock(&self.project) = project;
@@ -205,6 +207,15 @@ impl OpenSession {
     pub(super) fn cancel(&self) {
         if let Some(turn) = &*lock(&self.turn) {
             turn.cancel.cancel();
+        }
+    }
+
+    /// Cancels the turn and waits for its end.
+    async fn interrupt(&self) {
+        let turn = lock(&self.turn).clone();
+        if let Some(turn) = turn {
+            turn.cancel.cancel();
+            turn.ended.cancelled().await;
         }
     }
 

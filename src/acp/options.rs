@@ -70,7 +70,8 @@ pub(super) fn options(open: &ClientSession) -> Vec<acp::SessionConfigOption> {
     let models = models(open, &choice.model);
     let models: Vec<_> =
         models.iter().map(|name| acp::SessionConfigSelectOption::new(name.to_string(), name.to_string())).collect();
-    let levels = ApprovalLevel::ALL.map(|level| {
+    let limits = open.session.sessions().grant().limits();
+    let levels = ApprovalLevel::ALL.into_iter().filter(|level| limits.admits_approval(*level)).map(|level| {
         let (name, description) = level_in_words(level);
         acp::SessionConfigSelectOption::new(level.as_str(), name).description(description.to_owned())
     });
@@ -80,7 +81,7 @@ pub(super) fn options(open: &ClientSession) -> Vec<acp::SessionConfigOption> {
             .category(acp::SessionConfigOptionCategory::Mode),
         acp::SessionConfigOption::select(MODEL, "Model", choice.model.to_string(), models)
             .category(acp::SessionConfigOptionCategory::Model),
-        acp::SessionConfigOption::select(APPROVAL, "Approval", approval(open).as_str(), levels.to_vec())
+        acp::SessionConfigOption::select(APPROVAL, "Approval", approval(open).as_str(), levels.collect::<Vec<_>>())
             .description("When a tool call needs your consent".to_owned())
             .category(acp::SessionConfigOptionCategory::Other(APPROVAL_CATEGORY.to_owned())),
     ];

@@ -28,7 +28,8 @@ pub(super) async fn prompt(
     let updates = Arc::clone(&open.viewer);
     let ready = async {
         let order = place.wait().await;
-        let loaded = load_project(&connection.server.projects, &open.session.context().cwd).await;
+        let loaded =
+            load_project(&connection.server.projects, &open.session.context().cwd, &connection.server.grant).await;
         if open.shared.reload(loaded).await {
             options::refresh_updates(open).await.into_iter().for_each(|update| updates.send(update));
         }

@@ -29,11 +29,21 @@ struct SessionParams {
 }
 
 impl SessionParams {
-    fn try_new(cwd: PathBuf, roots: Vec<PathBuf>, servers: Vec<acp::McpServer>) -> Result<Self, acp::Error> {
+    fn try_new(
+        connection: &ClientConnection,
+        cwd: PathBuf,
+        roots: Vec<PathBuf>,
+        servers: Vec<acp::McpServer>,
+    ) -> Result<Self, acp::Error> {
         for path in std::iter::once(&cwd).chain(&roots) {
             if !path.is_absolute() {
                 return Err(errors::invalid_params(format!("`{}` is not an absolute path", path.display())));
             }
+        }
+        // A token learns nothing about folders outside its own, not even that they exist.
+        for path in std::iter::once(&cwd).chain(&roots) {
+            let admitted = connection.server.grant.check_folder(path);
+            admitted.map_err(|error| errors::invalid_params(error.to_string()))?;
         }
         if !cwd.is_dir() {
             return Err(errors::invalid_params(format!("the working directory `{}` does not exist", cwd.display())));
@@ -117,7 +127,7 @@ pub(super) async fn new(
     client: &ConnectionTo<Client>,
     request: acp::NewSessionRequest,
 ) -> Result<Arc<ClientSession>, acp::Error> {
-    let given = SessionParams::try_new(request.cwd, request.additional_directories, request.mcp_servers)?;
+    let given = SessionParams::try_new(connection, request.cwd, request.additional_directories, request.mcp_servers)?;
     let launcher = launcher(connection, &given.cwd, &given.servers).await?;
     let roots = SessionRoots { cwd: given.cwd.clone(), roots: given.roots };
     let shared = connection.server.open_sessions.ports();
@@ -197,7 +207,7 @@ pub(super) async fn load(
     client: &ConnectionTo<Client>,
     request: acp::LoadSessionRequest,
 ) -> Result<Arc<ClientSession>, acp::Error> {
-    let given = SessionParams::try_new(request.cwd, request.additional_directories, request.mcp_servers)?;
+    let given = SessionParams::try_new(connection, request.cwd, request.additional_directories, request.mcp_servers)?;
     reopen(connection, client, &request.session_id, given, Replay::Everything).await
 }
 
@@ -206,7 +216,7 @@ pub(super) async fn resume(
     client: &ConnectionTo<Client>,
     request: acp::ResumeSessionRequest,
 ) -> Result<Arc<ClientSession>, acp::Error> {
-    let given = SessionParams::try_new(request.cwd, request.additional_directories, request.mcp_servers)?;
+    let given = SessionParams::try_new(connection, request.cwd, request.additional_directories, request.mcp_servers)?;
     reopen(connection, client, &request.session_id, given, Replay::Nothing).await
 }
 
@@ -215,7 +225,7 @@ pub(super) async fn fork(
     client: &ConnectionTo<Client>,
     request: acp::ForkSessionRequest,
 ) -> Result<Arc<ClientSession>, acp::Error> {
-    let given = SessionParams::try_new(request.cwd, request.additional_directories, request.mcp_servers)?;
+    let given = SessionParams::try_new(connection, request.cwd, request.additional_directories, request.mcp_servers)?;
     let copied = connection.sessions().await?.store().copy(&request.session_id.0).await;
     let copied = copied.map_err(|error| errors::internal_error(error.to_string()))?;
     let id = copied.ok_or_else(|| errors::not_stored(&request.session_id.0))?;

@@ -14,6 +14,7 @@ use std::time::Duration;
 use agent_client_protocol::v1::schema as acp;
 use futures::{Sink, Stream};
 use serde_json::Value;
+use tokio::sync::Notify;
 
 use crate::agents::ChunkTemplate;
 
@@ -22,8 +23,10 @@ const MAX_LINE: u64 = 64 << 20;
 /// Queued text is merged into chunks of about this size, in bytes.
 const MAX_CHUNK: usize = 16 << 10;
 const MAX_BUFFER: usize = 256 << 10;
+/// Unsent bytes beyond which a remote client that does not read is disconnected.
+pub(super) const MAX_UNSENT: usize = 4 << 20;
 /// How long the writer collects chunks after it has written one.
-const BATCH_INTERVAL: Duration = Duration::from_millis(2);
+pub(super) const BATCH_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A cheap handle to the output queue. The writer thread ends when the last handle is dropped.
 #[derive(Debug, Clone)]
@@ -34,19 +37,26 @@ pub(super) struct ClientWriter {
 /// The queue of items to write. Waking the writer for every chunk of a stream costs more than writing it. While the
 /// writer collects chunks, only other items wake it.
 #[derive(Debug, Default)]
-struct OutputQueue {
+pub(super) struct OutputQueue {
     state: Mutex<State>,
+    /// Wakes the thread that writes to stdio.
     changed: Condvar,
+    /// Wakes the task that writes to the network.
+    pub(super) arrived: Notify,
+    /// Notified when more than [`MAX_UNSENT`] bytes are not written.
+    pub(super) overfull: Notify,
     /// Bytes that were queued and are not written yet, including those the writer has taken.
     unwritten: AtomicUsize,
+    /// Bytes that were written so far, which shows whether the client reads.
+    written: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    waiting: VecDeque<OutputItem>,
+pub(super) struct State {
+    pub(super) waiting: VecDeque<OutputItem>,
     /// The writer has just written a chunk and collects more.
-    gathering: bool,
-    closed: bool,
+    pub(super) gathering: bool,
+    pub(super) closed: bool,
     /// The client no longer reads: further items are dropped.
     broken: bool,
 }
@@ -58,12 +68,35 @@ struct QueueHandle(Arc<OutputQueue>);
 impl Drop for QueueHandle {
     fn drop(&mut self) {
         self.0.state().closed = true;
-        self.0.changed.notify_one();
+        self.0.wake();
     }
 }
 
 impl OutputQueue {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn wake(&self) {
+        self.changed.notify_one();
+        self.arrived.notify_one();
+    }
+
+    /// Returns the number of bytes that are queued or taken, and not written yet.
+    pub(super) fn unwritten(&self) -> usize {
+        self.unwritten.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of bytes that were written so far.
+    pub(super) fn total_output(&self) -> usize {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Counts `size` bytes as written.
+    pub(super) fn mark_written(&self, size: usize) {
+        self.written.fetch_add(size, Ordering::Relaxed);
+        // The queue counts nothing any more once it is broken.
+        let (Ok(_) | Err(_)) =
+            self.unwritten.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |bytes| Some(bytes.saturating_sub(size)));
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,7 +105,10 @@ impl OutputQueue {
         if state.broken {
             return;
         }
-        self.unwritten.fetch_add(outgoing.size(), Ordering::Relaxed);
+        let before = self.unwritten.fetch_add(outgoing.size(), Ordering::Relaxed);
+        if before + outgoing.size() > MAX_UNSENT {
+            self.overfull.notify_one();
+        }
         let is_piece = outgoing.is_piece();
         let rest = match state.waiting.back_mut() {
             Some(last) => last.try_merge(outgoing),
@@ -80,12 +116,12 @@ impl OutputQueue {
         };
         state.waiting.extend(rest);
         if !(is_piece && state.gathering) {
-            self.changed.notify_one();
+            self.wake();
         }
     }
 
     /// Empties the queue and drops all further items, because the client no longer reads.
-    fn break_off(&self) {
+    pub(super) fn break_off(&self) {
         let mut state = self.state();
         state.broken = true;
         state.waiting.clear();
@@ -128,15 +164,18 @@ pub(super) struct MessageChunk {
 
 /// A chunk of an external agent's message, framed by that agent's template.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct ExternalChunk {
+pub(super) struct ExternalChunk {
     session: Arc<str>,
     template: Arc<ChunkTemplate>,
     text: String,
 }
 
 #[derive(Debug)]
-enum OutputItem {
+pub(super) enum OutputItem {
+    /// A message of the SDK.
     Line(String),
+    /// An update of a session.
+    Update(Arc<str>, String),
     Chunk(MessageChunk),
     External(ExternalChunk),
 }
@@ -154,6 +193,17 @@ impl ClientWriter {
             }
         })?;
         Ok((Self { queue: Arc::new(QueueHandle(queue)) }, writer))
+    }
+
+    /// Creates a writer whose queue a task empties.
+    pub(super) fn with_queue() -> (Self, Arc<OutputQueue>) {
+        let queue: Arc<OutputQueue> = Arc::default();
+        (Self { queue: Arc::new(QueueHandle(Arc::clone(&queue))) }, queue)
+    }
+
+    /// Queues a message that is complete.
+    pub(super) fn send_line(&self, line: String) {
+        self.send(OutputItem::Line(line));
     }
 
     /// Queues a chunk. Merges it with the queued chunk before it, if both belong to one message.
@@ -174,7 +224,7 @@ impl ClientWriter {
         if is_call {
             complete_call(&mut params["update"]);
         }
-        self.send_params(&params);
+        self.send_params(session, &params);
     }
 
     /// Sends the valid update of an external agent, with `session` as its session id.
@@ -184,20 +234,22 @@ impl ClientWriter {
         if params["update"]["sessionUpdate"] == "tool_call" {
             complete_call(&mut params["update"]);
         }
-        self.send_params(&params);
+        self.send_params(&session.into(), &params);
     }
 
-    fn send_params(&self, params: &Value) {
-        self.send_notification("session/update", params);
+    fn send_params(&self, session: &Arc<str>, params: &Value) {
+        let line = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#);
+        self.send(OutputItem::Update(Arc::clone(session), line));
     }
 
+    /// Sends a notification of a session other than an update.
     pub(super) fn send_notification(&self, method: &str, params: &Value) {
         self.send(OutputItem::Line(format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#)));
     }
 
     /// Returns the number of bytes that are not written to the client yet.
     pub(super) fn backlog(&self) -> usize {
-        self.queue.0.unwritten.load(Ordering::Relaxed)
+        self.queue.0.unwritten()
     }
 
     fn send(&self, outgoing: OutputItem) {
@@ -208,7 +260,7 @@ impl ClientWriter {
     pub(super) fn sink(&self) -> impl Sink<String, Error = io::Error> + Send + 'static + use<> {
         let wire = self.clone();
         futures::sink::unfold(wire, |wire, line: String| async move {
-            wire.send(OutputItem::Line(line));
+            wire.send_line(line);
             Ok(wire)
         })
     }
@@ -238,27 +290,37 @@ fn write_all(queue: &OutputQueue, mut output: impl Write) -> io::Result<()> {
             drop(item);
             if buffer.len() > MAX_BUFFER {
                 output.write_all(&buffer)?;
-                queue.unwritten.fetch_sub(std::mem::take(&mut in_buffer), Ordering::Relaxed);
+                queue.mark_written(std::mem::take(&mut in_buffer));
                 buffer.clear();
                 buffer.shrink_to(4 * MAX_BUFFER);
             }
         }
         output.write_all(&buffer)?;
         output.flush()?;
-        queue.unwritten.fetch_sub(in_buffer, Ordering::Relaxed);
+        queue.mark_written(in_buffer);
         buffer.clear();
     }
 }
 
 impl OutputItem {
-    fn is_piece(&self) -> bool {
-        !matches!(self, OutputItem::Line(_))
+    pub(super) fn is_piece(&self) -> bool {
+        !matches!(self, OutputItem::Line(_) | OutputItem::Update(..))
+    }
+
+    /// Returns the session of the item. `None` if only its JSON shows whether it has one.
+    pub(super) fn session(&self) -> Option<&Arc<str>> {
+        match self {
+            OutputItem::Line(_) => None,
+            OutputItem::Update(session, _) => Some(session),
+            OutputItem::Chunk(chunk) => Some(&chunk.session),
+            OutputItem::External(piece) => Some(&piece.session),
+        }
     }
 
     /// Returns the bytes that the item counts for; merged chunks count for the sum of their parts.
-    fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         match self {
-            OutputItem::Line(line) => line.len(),
+            OutputItem::Line(line) | OutputItem::Update(_, line) => line.len(),
             OutputItem::Chunk(chunk) => chunk.text.len(),
             OutputItem::External(piece) => piece.text.len(),
         }
@@ -283,9 +345,10 @@ impl OutputItem {
         Some(next)
     }
 
-    fn write(&self, buffer: &mut Vec<u8>) {
+    /// Appends the JSON of the item and the end of its line.
+    pub(super) fn write(&self, buffer: &mut Vec<u8>) {
         match self {
-            OutputItem::Line(line) => buffer.extend_from_slice(line.as_bytes()),
+            OutputItem::Line(line) | OutputItem::Update(_, line) => buffer.extend_from_slice(line.as_bytes()),
             OutputItem::Chunk(chunk) => chunk.write(buffer),
             OutputItem::External(piece) => piece.write(buffer),
         }

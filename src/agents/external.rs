@@ -16,6 +16,7 @@ use crate::conversation::Content;
 use crate::ids::AgentName;
 use crate::llm::Provider;
 use crate::manifest::AcpRuntime;
+use crate::principal::Principal;
 use crate::sandbox::SandboxSpec;
 use crate::tool::SessionContext;
 use crate::tool::ask::Asker;
@@ -36,6 +37,8 @@ pub trait ExternalAgents: Send + Sync {
 #[derive(Debug, Clone)]
 pub struct ExternalAgentSpec {
     pub name: AgentName,
+    /// The owner of the sessions that use the process.
+    pub principal: Principal,
     pub title: String,
     pub runtime: AcpRuntime,
     /// `None` if its process runs without a sandbox.

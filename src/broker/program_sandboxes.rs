@@ -20,7 +20,7 @@ impl Broker {
     /// Creates the gate of a new binding, with the policy for its calls. Services that start before the binding exists
     /// already use it.
     pub(super) fn session_gate(&self, mode: &ModeEntry, request: &BindRequest) -> Arc<SessionHostGate> {
-        let approval = request.approval.unwrap_or_else(|| self.approval(mode));
+        let approval = request.approval.map_or_else(|| self.approval(mode), |level| self.tighten(level));
         let policy = CallPolicy {
             approval: Mutex::new(approval),
             rules: self.rules(&request.session.cwd),

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 use futures::FutureExt as _;
+use tokio_util::sync::CancellationToken;
 
 use super::configure::ConfigureArgs;
 use super::folders::Folders;
@@ -27,6 +28,7 @@ use crate::llm::RequestQueues;
 use crate::manifest::Settings;
 use crate::orchestrator::Orchestrator;
 use crate::permissions::SourcedRule;
+use crate::principal::{Principal, SessionGrant};
 use crate::project::{Project, ProjectError, ProjectLoader};
 use crate::store;
 use crate::trust::ProjectFiles;
@@ -59,7 +61,7 @@ pub(super) fn run(
             Arc::new(WorkspaceLoader { flags: args.speaker.clone(), ..WorkspaceLoader::new(global, folders, started) });
         // The first session needs the manifests: read them while the client initializes.
         let (early, cwd) = (Arc::clone(&projects), folders.cwd.clone());
-        drop(tokio::task::spawn_blocking(move || drop(early.open(&cwd))));
+        drop(tokio::task::spawn_blocking(move || drop(early.open(&cwd, &Principal::local()))));
         let of_sessions = folders.clone();
         let open_sessions = move || {
             let folders = of_sessions.clone();
@@ -76,6 +78,7 @@ pub(super) fn run(
         let front = AcpServer {
             notices: Mutex::new(changes.into_iter().collect()),
             sessions: Box::new(open_sessions),
+            grant: SessionGrant::local(),
             projects,
             orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
             version: env!("CARGO_PKG_VERSION"),
@@ -84,6 +87,7 @@ pub(super) fn run(
             approval: global.approval,
             checks: tutorial::check_variables(folders),
             fork: args.unstable_fork,
+            draining: CancellationToken::new(),
             open_sessions: Arc::new(acp::OpenSessions::of_one_client()),
         };
         let served = acp::serve(front, std::io::stdin(), std::io::stdout(), started.interrupt()).await;
@@ -110,23 +114,25 @@ pub(super) struct WorkspaceLoader {
 /// Cache key of a plan: the files it was made from, with their times and sizes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Traces {
+    principal: Principal,
     /// The project's root and the hash of its files.
     project: Option<(PathBuf, String)>,
     files: Vec<(PathBuf, Option<SystemTime>, u64)>,
 }
 
 impl ProjectLoader for WorkspaceLoader {
-    fn open(&self, cwd: &Path) -> Result<Project, ProjectError> {
-        let traces = self.traces(cwd);
+    fn open(&self, cwd: &Path, principal: &Principal) -> Result<Project, ProjectError> {
+        let folders = self.folders.of_principal(principal, cwd);
+        let traces = self.traces(&folders);
         // Held while manifests are read, so that concurrent callers wait and then find the cached project.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(project) = known.get(&traces) {
             return Ok(project.clone());
         }
-        let folders = Folders { cwd: cwd.to_owned(), ..self.folders.clone() };
-        let resolved = workspace::resolve_quietly(&self.global, &folders);
-        let (resolved, notes) =
-            resolved.map_err(|failure| ProjectError { problem: failure.problem(), diagnostics: Vec::new() })?;
+        let broken = |failure: CommandError| ProjectError { problem: failure.problem(), diagnostics: Vec::new() };
+        let (resolved, notes) = workspace::resolve_quietly(&self.global, &folders).map_err(broken)?;
+        let mut rules = workspace::principal_rules(&folders).map_err(broken)?;
+        rules.extend(self.rules.iter().cloned());
         let Some(plan) = resolved.plan else {
             let errors = resolved.diagnostics.iter().filter(|found| found.severity == Severity::Error);
             let first = errors.clone().next().map(|found| found.problem.clone()).unwrap_or_default();
@@ -136,7 +142,7 @@ impl ProjectLoader for WorkspaceLoader {
             };
             return Err(ProjectError { problem, diagnostics: resolved.diagnostics });
         };
-        let project = self.project(plan, notes);
+        let project = self.project(plan, rules, notes, &folders);
         known.insert(traces, project.clone());
         Ok(project)
     }
@@ -157,7 +163,7 @@ impl WorkspaceLoader {
         }
     }
 
-    fn project(&self, plan: Plan, notes: Vec<String>) -> Project {
+    fn project(&self, plan: Plan, rules: Vec<SourcedRule>, notes: Vec<String>, folders: &Folders) -> Project {
         let settings = Settings::of(plan.manifests());
         let others = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         Project {
@@ -165,23 +171,26 @@ impl WorkspaceLoader {
             mode: self.flags.mode_request(&settings),
             model: self.flags.model_or_default(&settings),
             others,
-            broker: self.broker.with_plan(Arc::new(plan)).with_rules(self.rules.clone()),
+            broker: self.broker.with_plan(Arc::new(plan)).with_rules(rules),
             external_agents: Arc::clone(&self.outside),
-            rules: Arc::new(UserConfig { folder: self.folders.config.clone() }),
+            rules: Arc::new(UserConfig { folder: folders.rule_config() }),
             notes,
         }
     }
 
-    fn traces(&self, cwd: &Path) -> Traces {
-        let project = ProjectFiles::find(cwd).ok().flatten().map(|project| (project.root, project.hash));
+    fn traces(&self, folders: &Folders) -> Traces {
+        let project = ProjectFiles::find(&folders.cwd).ok().flatten().map(|project| (project.root, project.hash));
         let mut files = Vec::new();
-        // The trust store is one file in the data folder.
-        let own = [self.folders.config.clone(), self.folders.data.join("trust.json")];
+        // The trust store is one file in the principal's data folder.
+        let mut own = vec![folders.config.clone(), folders.own_data().join("trust.json")];
+        if !folders.principal.is_local() {
+            own.push(folders.rule_config());
+        }
         let named = self.global.manifests.iter().map(PathBuf::as_path).chain(self.global.profile_file());
         for place in own.iter().map(PathBuf::as_path).chain(named) {
             note(place, 0, &mut files);
         }
-        Traces { project, files }
+        Traces { principal: folders.principal.clone(), project, files }
     }
 }
 

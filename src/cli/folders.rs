@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{Uid, User};
 
 use super::output::{CommandError, display_line};
+use crate::principal::Principal;
 use crate::sandbox::HiddenPaths;
 use crate::services::UserFolders;
 
@@ -26,6 +27,8 @@ pub(super) struct Folders {
     pub(super) data: PathBuf,
     /// Logs, sockets and scratch files.
     pub(super) state: PathBuf,
+    /// The owner of the data that a command uses.
+    pub(super) principal: Principal,
 }
 
 /// Reasons why the user's folders cannot be determined.
@@ -82,7 +85,23 @@ impl Folders {
             data: data.unwrap_or_else(|| data_home.join("skein")),
             config_home,
             home,
+            principal: Principal::local(),
         })
+    }
+
+    /// Returns the same folders for a principal in a folder.
+    pub(super) fn of_principal(&self, principal: &Principal, cwd: &Path) -> Self {
+        Self { cwd: cwd.to_owned(), principal: principal.clone(), ..self.clone() }
+    }
+
+    /// Returns the folder of the files that belong to the principal, among them what it trusts.
+    pub(super) fn own_data(&self) -> PathBuf {
+        self.principal.folder(&self.data)
+    }
+
+    /// Returns the folder with the config to which the principal's "always" answers are added.
+    pub(super) fn rule_config(&self) -> PathBuf {
+        if self.principal.is_local() { self.config.clone() } else { self.own_data().join("config") }
     }
 
     /// Returns the environment from which child processes receive parts. Its `HOME` is the home folder that Skein uses.

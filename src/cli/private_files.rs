@@ -12,8 +12,20 @@ const STICKY: u32 = 0o1000;
 
 /// Skein's entries in the data folder and the state folder. Other entries are not changed, because `SKEIN_DATA_DIR` may
 /// contain other files.
-const KEPT: [&str; 10] =
-    ["apps", "chat_history", "log", "memory.db", "router", "routes.db", "run", "scratch", "sessions.db", "trust.json"];
+const KEPT: [&str; 12] = [
+    "apps",
+    "chat_history",
+    "log",
+    "memory.db",
+    "principals",
+    "router",
+    "routes.db",
+    "run",
+    "scratch",
+    "sessions.db",
+    "tokens.db",
+    "trust.json",
+];
 /// Suffixes of SQLite's files.
 const BESIDE: [&str; 4] = ["", "-wal", "-shm", "-journal"];
 
@@ -99,6 +111,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let [data, home] = ["data", "home"].map(|name| place.path().join(name));
         let folders = Folders {
+            principal: crate::principal::Principal::local(),
             cwd: home.clone(),
             config_home: home.clone(),
             config: home.clone(),

@@ -29,6 +29,8 @@ pub(super) struct CommandRuntime {
     pub(super) runtime: Runtime,
     pub(super) session: Arc<SessionContext>,
     interrupt: OnceLock<CancellationToken>,
+    /// How long the work may take after the signal, if not [`GRACE`].
+    grace: OnceLock<Duration>,
 }
 
 impl CommandRuntime {
@@ -36,6 +38,12 @@ impl CommandRuntime {
     /// dropped at the signal.
     pub(super) fn interrupt(&self) -> CancellationToken {
         self.interrupt.get_or_init(CancellationToken::new).clone()
+    }
+
+    /// Returns the same token, for work that may take `grace` to shut down.
+    pub(super) fn interrupt_for(&self, grace: Duration) -> CancellationToken {
+        self.grace.get_or_init(|| grace);
+        self.interrupt()
     }
 }
 
@@ -92,12 +100,12 @@ pub(super) fn block_on_until<T>(
         };
         let home = RuntimePaths { sockets: sockets(folders), program: own_program()?, scratch: scratch.join("agents") };
         let runtime = Runtime::start(Arc::new(plan), global.built_in.registry.clone(), options, Some(home));
-        let started = CommandRuntime { runtime, session, interrupt: OnceLock::new() };
+        let started = CommandRuntime { runtime, session, interrupt: OnceLock::new(), grace: OnceLock::new() };
         let ended = async {
             let failure = interrupted.await;
             if let Some(interrupt) = started.interrupt.get() {
                 interrupt.cancel();
-                tokio::time::sleep(GRACE).await;
+                tokio::time::sleep(started.grace.get().copied().unwrap_or(GRACE)).await;
             }
             failure
         };
@@ -210,6 +218,7 @@ pub(super) fn session_failure(error: &SessionError) -> CommandError {
         SessionError::External(_) => {
             CommandError::work(error.to_string(), "the log has what the agent itself said; see docs/external-agents.md")
         }
+        SessionError::Grant(_) => CommandError::usage(error.to_string(), "use a token with other limits"),
         SessionError::Record { .. } => CommandError::work(error.to_string(), "start a new session"),
     }
 }

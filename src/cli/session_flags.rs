@@ -300,6 +300,7 @@ pub(super) fn prompt_failure(error: &PromptError) -> CommandError {
             CommandError::work(error.to_string(), "correct the mode's prompt; `skein check` shows details")
         }
         PromptError::Misdirected(_) => CommandError::usage(error.to_string(), "`skein agents` lists who there is"),
+        PromptError::Grant(_) => CommandError::usage(error.to_string(), "use a token with other limits"),
         PromptError::Busy | PromptError::NotCompacted(_) => CommandError::work(error.to_string(), "wait for its end"),
     }
 }

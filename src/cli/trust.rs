@@ -8,8 +8,9 @@ use clap::Args;
 use serde_json::json;
 
 use super::folders::Folders;
-use super::output::{CommandError, CommandOutput};
+use super::output::{CommandError, CommandOutput, display_line};
 use super::workspace::trust_failure;
+use crate::principal::Principal;
 use crate::trust::{ProjectFiles, TrustState, TrustStore};
 pub(super) use view::access_lines;
 use view::describe;
@@ -22,6 +23,9 @@ pub(super) struct TrustArgs {
     /// Revoke the trust
     #[arg(long, conflicts_with = "yes")]
     revoke: bool,
+    /// Trust it for the sessions of this principal of `skein serve`
+    #[arg(long, value_name = "NAME")]
+    principal: Option<String>,
     /// Only print whether the project is trusted
     #[arg(long, conflicts_with_all = ["yes", "revoke"])]
     status: bool,
@@ -36,7 +40,8 @@ pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut CommandOutpu
         let help = "`skein new agent NAME` makes one";
         return Err(CommandError::usage("there is no .skein/ or .mcp.json here or in a folder above", help));
     };
-    let mut store = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?;
+    let folders = &of_named_principal(args, folders)?;
+    let mut store = TrustStore::open(&folders.own_data()).map_err(|error| trust_failure(&error))?;
     if args.revoke {
         store.revoke(&project).map_err(|error| trust_failure(&error))?;
     } else if !args.status && store.trust_of(&project) != TrustState::Trusted {
@@ -64,6 +69,16 @@ pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut CommandOutpu
         output.line(&format!("{}: {says}", project.root.display()));
     }
     Ok(())
+}
+
+/// Returns the folders of the principal that the arguments name, by default `local`. Fails if it is no name.
+fn of_named_principal(args: &TrustArgs, folders: &Folders) -> Result<Folders, CommandError> {
+    let Some(name) = &args.principal else { return Ok(folders.clone()) };
+    let principal = Principal::new(name).map_err(|error| {
+        let help = "`skein token list` shows the names; leave --principal out for yourself";
+        CommandError::usage(display_line(&error.to_string()), help)
+    })?;
+    Ok(folders.of_principal(&principal, &folders.cwd))
 }
 
 /// Asks the user at a terminal about a project that is not trusted. If the user declines, the command prints a note and

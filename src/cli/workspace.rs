@@ -9,6 +9,7 @@ use crate::diagnostic::{Diagnostic, Severity};
 use crate::graph::{self, Plan, Resolution};
 use crate::ids::nearest;
 use crate::manifest::{self, Layer, Manifests, ProfileSelection, Root};
+use crate::permissions::{self, SourcedRule};
 use crate::trust::{ProjectFiles, TrustError, TrustState, TrustStore};
 
 /// How to treat the files of an untrusted project.
@@ -54,6 +55,23 @@ fn load(
     }
     manifests.sandbox_flag = global.sandbox.map(Into::into);
     Ok((manifests, found))
+}
+
+/// Returns the rules that the principal keeps with "always in this project". Those of `local` are in the user's config,
+/// so they are part of the manifests. Fails if the file cannot be used.
+pub(super) fn principal_rules(folders: &Folders) -> Result<Vec<SourcedRule>, CommandError> {
+    let folder = folders.rule_config();
+    if folders.principal.is_local() || !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let (manifests, found) = manifest::load(&[(Layer::User, disk(&folder, folders))]);
+    match found.iter().find(|found| found.severity == Severity::Error) {
+        Some(error) => {
+            let problem = format!("the rules of `{}` cannot be used: {}", folders.principal, error.problem);
+            Err(CommandError::work(problem, "correct or remove the file in the principal's folder"))
+        }
+        None => Ok(permissions::config_rules(&manifests)),
+    }
 }
 
 /// Returns the profile of `--profile`. An empty value counts as unset. Fails if its file cannot be read.
@@ -110,7 +128,7 @@ fn layers(
         found => found.map_err(|error| trust_failure(&error))?,
     };
     if let Some(project) = project {
-        let trust = TrustStore::open(&folders.data).map_err(|error| trust_failure(&error))?.trust_of(&project);
+        let trust = TrustStore::open(&folders.own_data()).map_err(|error| trust_failure(&error))?.trust_of(&project);
         let why = match trust {
             TrustState::Trusted => None,
             TrustState::Changed => Some("has changed since it was trusted"),
@@ -118,9 +136,11 @@ fn layers(
         };
         if let Some(why) = why {
             let what = if untrusted == UntrustedPolicy::Check { "is checked here but not used" } else { "is not used" };
-            notes.push(format!(
-                "this project's .skein/ or .mcp.json {why} and {what}; look at it, then run `skein trust`"
-            ));
+            let command = match folders.principal.is_local() {
+                true => "run `skein trust`".to_owned(),
+                false => format!("run `skein trust --principal {}` on the server", folders.principal),
+            };
+            notes.push(format!("this project's .skein/ or .mcp.json {why} and {what}; look at it, then {command}"));
         }
         if why.is_none() || untrusted == UntrustedPolicy::Check {
             let shown = folders.display_path(&project.root);
@@ -191,4 +211,100 @@ pub(super) fn trust_failure(error: &TrustError) -> CommandError {
         TrustError::Store { .. } => "check the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names",
     };
     CommandError::work(error.to_string(), help)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::broker::{Broker, RuleStore as _};
+    use crate::cli::Cli;
+    use crate::cli::rule_store::UserConfig;
+    use crate::manifest::{PermissionRule, RuleEffect};
+    use crate::principal::{Principal, SessionGrant, TokenLimits};
+    use crate::services::{BuiltinRegistry, Pool, PoolOptions};
+
+    struct Machine {
+        folders: Folders,
+        _folder: tempfile::TempDir,
+    }
+
+    fn machine() -> Machine {
+        let folder = tempfile::tempdir().unwrap();
+        let below = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(below("project/.skein")).unwrap();
+        let folders = Folders {
+            cwd: below("project"),
+            home: below("home"),
+            config_home: below("home/.config"),
+            config: below("config"),
+            data: below("data"),
+            state: below("state"),
+            principal: Principal::local(),
+        };
+        Machine { folders, _folder: folder }
+    }
+
+    impl Machine {
+        fn of(&self, name: &str) -> Folders {
+            self.folders.of_principal(&Principal::new(name).unwrap(), &self.folders.cwd)
+        }
+    }
+
+    fn global() -> Global {
+        Cli::try_parse_from(["skein", "agents"]).unwrap().global
+    }
+
+    /// The rules that apply to sessions of these folders, and the notes about the project.
+    fn rules_and_notes(folders: &Folders) -> (Vec<String>, Vec<String>) {
+        let (resolved, notes) = resolve_quietly(&global(), folders).unwrap();
+        let pool = Pool::new(BuiltinRegistry::empty(), PoolOptions::default());
+        let broker = Broker::new(resolved.plan.unwrap().into(), pool).with_rules(principal_rules(folders).unwrap());
+        let grant = match folders.principal.is_local() {
+            true => SessionGrant::local(),
+            false => SessionGrant::new(folders.principal.clone(), TokenLimits::default()),
+        };
+        let rules = broker.with_grant(&grant).rules(&folders.cwd);
+        (rules.iter().map(|rule| rule.rule.to_string()).collect(), notes)
+    }
+
+    #[test]
+    fn a_principal_has_its_own_consents() {
+        let machine = machine();
+        let (ann, bob) = (machine.of("ann"), machine.of("bob"));
+        let root = machine.folders.cwd.canonicalize().unwrap();
+        let rule = |command: &str, project: bool| {
+            let text = format!("developer__shell: {{command: {command}}}");
+            let rule = PermissionRule::from_text(&text, RuleEffect::Allow).unwrap();
+            PermissionRule { project: project.then(|| root.to_string_lossy().into_owned()), ..rule }
+        };
+        let keep = |folders: &Folders, rule: &PermissionRule| {
+            UserConfig { folder: folders.rule_config() }.keep(rule).unwrap();
+        };
+        keep(&machine.folders, &rule("everywhere", false));
+        keep(&machine.folders, &rule("mine", true));
+        keep(&ann, &rule("hers", true));
+        let commands = |folders: &Folders| {
+            let known = ["everywhere", "mine", "hers"];
+            let rules = rules_and_notes(folders).0.join(" ");
+            known.into_iter().filter(|name| rules.contains(name)).collect::<Vec<_>>()
+        };
+        assert_eq!(commands(&machine.folders), ["everywhere", "mine"]);
+        assert_eq!(commands(&ann), ["everywhere", "hers"]);
+        assert_eq!(commands(&bob), ["everywhere"]);
+    }
+
+    #[test]
+    fn a_principal_has_its_own_trust() {
+        let machine = machine();
+        let (ann, bob) = (machine.of("ann"), machine.of("bob"));
+        let project = ProjectFiles::find(&machine.folders.cwd).unwrap().unwrap();
+        TrustStore::open(&ann.own_data()).unwrap().trust(&project).unwrap();
+        assert_eq!(rules_and_notes(&ann).1, Vec::<String>::new());
+        for (folders, command) in [(&bob, "`skein trust --principal bob`"), (&machine.folders, "`skein trust`")] {
+            let notes = rules_and_notes(folders).1;
+            assert!(notes.len() == 1 && notes[0].contains(command), "{notes:?}");
+        }
+    }
 }

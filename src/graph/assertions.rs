@@ -2,16 +2,15 @@
 //!
 //! Invariant: an assertion about nothing is an error. A name that matches nothing is a mistake, not a success.
 
-mod name_pattern;
 mod reach;
 mod sandbox;
 mod selection;
 
 use crate::diagnostic::{Diagnostic, SourceLocation};
+use crate::ids::NamePattern;
 use crate::manifest::{AllowedNames, ApprovalLevel, Assertion, AssertionFile, DocumentPath, SourceFile};
 
 use super::plan::Plan;
-use name_pattern::NamePattern;
 use reach::ReachTarget;
 use selection::Selection;
 

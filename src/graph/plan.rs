@@ -1,23 +1,26 @@
 //! Holds the plan: checked manifests, their graph, and the resolved scope of each mode.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::nodes::{EdgeKind, Node, ServiceGraph};
 use super::sandboxes::{SandboxProfiles, is_sandboxed};
 use super::scope::ToolScope;
-use crate::ids::{AgentName, ModeId, ServiceName};
+use crate::ids::{AgentName, ModeId, NamePattern, ServiceName};
 use crate::manifest::{AgentEntry, ApprovalLevel, Layer, Manifests, ModeEntry, ServiceEntry, Transport};
 use crate::sandbox::SandboxProfile;
 
-/// A resolved, immutable set of manifests in which every name exists.
-#[derive(Debug)]
+/// A resolved, immutable set of manifests in which every name exists. Cheap to clone.
+#[derive(Debug, Clone)]
 pub struct Plan {
-    manifests: Manifests,
-    graph: ServiceGraph,
-    scopes: HashMap<ModeId, ToolScope>,
+    manifests: Arc<Manifests>,
+    graph: Arc<ServiceGraph>,
+    scopes: Arc<HashMap<ModeId, ToolScope>>,
     /// The number of levels that must run before each service can start.
-    heights: HashMap<ServiceName, usize>,
-    profiles: SandboxProfiles,
+    heights: Arc<HashMap<ServiceName, usize>>,
+    profiles: Arc<SandboxProfiles>,
+    /// The modes of a limited plan. Empty: all.
+    mode_limit: Arc<[NamePattern]>,
 }
 
 /// A service that a mode starts, directly or because another service requires it.
@@ -35,8 +38,43 @@ impl Plan {
         scopes: HashMap<ModeId, ToolScope>,
         profiles: SandboxProfiles,
     ) -> Self {
-        let heights = graph.service_heights();
-        Self { manifests, graph, scopes, heights, profiles }
+        Self {
+            heights: Arc::new(graph.service_heights()),
+            manifests: Arc::new(manifests),
+            graph: Arc::new(graph),
+            scopes: Arc::new(scopes),
+            profiles: Arc::new(profiles),
+            mode_limit: [].into(),
+        }
+    }
+
+    /// Returns the same plan in which other modes than these do not exist, except for the internal ones that Skein
+    /// itself uses. Empty: all modes.
+    #[must_use]
+    pub fn restrict_to(&self, mode_globs: &[String]) -> Self {
+        Self { mode_limit: mode_globs.iter().map(|glob| NamePattern::new(glob)).collect(), ..self.clone() }
+    }
+
+    /// Returns the globs to which the plan is limited. Empty: all modes exist.
+    pub fn mode_globs(&self) -> impl Iterator<Item = &str> {
+        self.mode_limit.iter().map(NamePattern::text)
+    }
+
+    /// Returns whether both plans have the same manifests and the same modes.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.manifests, &other.manifests) && self.mode_globs().eq(other.mode_globs())
+    }
+
+    fn admits(&self, agent: &AgentEntry, mode: &ModeEntry) -> bool {
+        let name = || format!("{}/{}", agent.manifest.name, mode.mode.slug);
+        self.mode_limit.is_empty()
+            || mode.mode.internal
+            || self.mode_limit.iter().any(|pattern| pattern.matches(&name()))
+    }
+
+    /// Returns whether a user may choose the mode.
+    fn is_offered(&self, agent: &AgentEntry, mode: &ModeEntry) -> bool {
+        !mode.mode.internal && self.admits(agent, mode)
     }
 
     /// Returns a plan without agents and services.
@@ -52,8 +90,29 @@ impl Plan {
         &self.graph
     }
 
+    /// Returns the agents. A limited plan has only those with a mode that a user may choose.
     pub fn agents(&self) -> impl Iterator<Item = &AgentEntry> {
-        self.manifests.agents.values()
+        self.manifests.agents.values().filter(move |agent| self.has(agent))
+    }
+
+    /// Returns the modes of an agent that exist in this plan, also internal ones.
+    pub fn modes_of<'a>(&'a self, agent: &'a AgentEntry) -> impl Iterator<Item = &'a ModeEntry> {
+        agent.modes.iter().filter(move |mode| self.admits(agent, mode))
+    }
+
+    /// Returns the default mode of an agent. If a limited plan does not have it, returns the agent's first mode that a
+    /// user may choose.
+    pub fn default_mode(&self, agent: &AgentEntry) -> Option<ModeId> {
+        let default = agent.default_mode()?;
+        if self.mode(&default).is_some() {
+            return Some(default);
+        }
+        let first = agent.modes.iter().find(|mode| self.is_offered(agent, mode));
+        first.map(|mode| ModeId::new(agent.manifest.name.clone(), mode.mode.slug.clone()))
+    }
+
+    fn has(&self, agent: &AgentEntry) -> bool {
+        self.mode_limit.is_empty() || agent.modes.iter().any(|mode| self.is_offered(agent, mode))
     }
 
     pub fn services(&self) -> impl Iterator<Item = &ServiceEntry> {
@@ -61,13 +120,13 @@ impl Plan {
     }
 
     pub fn agent(&self, name: &str) -> Option<&AgentEntry> {
-        self.manifests.agents.get(name)
+        self.manifests.agents.get(name).filter(|agent| self.has(agent))
     }
 
     /// Returns the modes that a user may choose, by agent.
     pub fn selectable_modes(&self) -> impl Iterator<Item = (&AgentEntry, Vec<&ModeEntry>)> {
-        self.agents().filter_map(|agent| {
-            let modes: Vec<_> = agent.modes.iter().filter(|entry| !entry.mode.internal).collect();
+        self.agents().filter_map(move |agent| {
+            let modes: Vec<_> = agent.modes.iter().filter(|entry| self.is_offered(agent, entry)).collect();
             (!modes.is_empty()).then_some((agent, modes))
         })
     }
@@ -82,8 +141,9 @@ impl Plan {
     }
 
     pub fn mode(&self, id: &ModeId) -> Option<(&ModeEntry, &ToolScope)> {
-        let entry = self.agent(id.agent.as_str())?.modes.iter().find(|entry| entry.mode.slug == id.mode)?;
-        Some((entry, self.scopes.get(id)?))
+        let agent = self.manifests.agents.get(id.agent.as_str())?;
+        let entry = agent.modes.iter().find(|entry| entry.mode.slug == id.mode)?;
+        self.admits(agent, entry).then_some((entry, self.scopes.get(id)?))
     }
 
     /// Returns the default approval level of a mode: the user's config, else the mode's own. A project's config and
@@ -205,7 +265,7 @@ impl Plan {
         for (pattern, target) in patterns {
             let wanted = pattern.split_once('/').map_or("", |(_, mode)| mode);
             let entry = &self.manifests.agents[target];
-            for mode in entry.modes.iter().filter(|entry| !entry.mode.internal) {
+            for mode in entry.modes.iter().filter(|mode| self.is_offered(entry, mode)) {
                 if wanted == "*" || wanted == mode.mode.slug.as_str() {
                     modes.push(ModeId::new(target.clone(), mode.mode.slug.clone()));
                 }

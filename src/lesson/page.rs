@@ -46,7 +46,8 @@ impl LessonStep {
                 lines.push(line.to_owned());
                 continue;
             };
-            let opens = !std::mem::replace(&mut in_block, !in_block);
+            let opens = !in_block;
+            in_block = opens;
             match info.split_once(" file=") {
                 Some((language, path)) if opens => {
                     lines.push(format!("Write the file `{path}`:\n\n```{language}"));

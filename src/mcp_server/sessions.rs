@@ -150,7 +150,7 @@ impl OpenSessions {
 
     /// Returns the launcher for sessions in `cwd`. Fails if its project has errors or does not have the mode.
     async fn launcher(&self, cwd: &Path, mode: &ModeId) -> Result<SessionLauncher, OpenError> {
-        let project = load_project(&self.projects, cwd).await;
+        let project = load_project(&self.projects, cwd, self.sessions.grant()).await;
         let project = project.map_err(|broken| OpenError::Project { problem: broken.problem })?;
         if !project.broker.plan().is_selectable(mode) {
             return Err(OpenError::UnknownMode { mode: mode.clone(), cwd: cwd.to_owned() });

@@ -205,8 +205,8 @@ pub(super) fn explicit<'a>(prompt: &'a str, plan: &Plan) -> Result<Option<(ModeI
         return Ok(None);
     }
     match (plan.agent(agent), slug) {
-        (Some(entry), None) => Ok(entry.default_mode().map(|mode| (mode, task))),
-        (Some(entry), Some(slug)) => Ok(Some((mode_of(entry, slug)?, task))),
+        (Some(entry), None) => Ok(plan.default_mode(entry).map(|mode| (mode, task))),
+        (Some(entry), Some(slug)) => Ok(Some((mode_of(plan, entry, slug)?, task))),
         (None, _) => match nearest_mode_error(name, slug.is_some(), plan) {
             Some(error) if slug.is_some() || task.is_empty() => Err(error),
             _ => Ok(None),
@@ -221,13 +221,13 @@ fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_lowercase()) && text.split(['-', '_']).all(part)
 }
 
-fn mode_of(agent: &AgentEntry, slug: &str) -> Result<ModeId, UnknownModeError> {
+fn mode_of(plan: &Plan, agent: &AgentEntry, slug: &str) -> Result<ModeId, UnknownModeError> {
     let name = &agent.manifest.name;
-    let slugs = || agent.modes.iter().filter(|entry| !entry.mode.internal).map(|entry| entry.mode.slug.as_str());
+    let slugs = || plan.modes_of(agent).filter(|entry| !entry.mode.internal).map(|entry| entry.mode.slug.as_str());
     if slugs().any(|known| known == slug) {
         return Ok(ModeId::new(name.clone(), ModeSlug::new(slug)));
     }
-    if agent.modes.iter().any(|entry| entry.mode.slug.as_str() == slug) {
+    if plan.modes_of(agent).any(|entry| entry.mode.slug.as_str() == slug) {
         let problem = format!("`{name}/{slug}` is an internal mode and cannot be asked for");
         return Err(UnknownModeError { problem, help: "see `skein agents`".to_owned() });
     }
@@ -244,7 +244,7 @@ fn nearest_mode_error(name: &str, with_mode: bool, plan: &Plan) -> Option<Unknow
     let known: Vec<String> = plan
         .agents()
         .flat_map(|agent| {
-            let modes = agent.modes.iter().filter(|entry| with_mode && !entry.mode.internal);
+            let modes = plan.modes_of(agent).filter(|entry| with_mode && !entry.mode.internal);
             let modes = modes.map(|entry| format!("{}/{}", agent.manifest.name, entry.mode.slug));
             modes.chain((!with_mode).then(|| agent.manifest.name.to_string())).collect::<Vec<_>>()
         })
@@ -261,7 +261,7 @@ pub fn parse_mode(text: &str, plan: &Plan) -> Result<ModeId, UnknownModeError> {
         help: "write it as in `coding/backend`; `skein agents` lists them".to_owned(),
     })?;
     match plan.agent(AgentName::new(agent).as_str()) {
-        Some(entry) => mode_of(entry, slug),
+        Some(entry) => mode_of(plan, entry, slug),
         None => Err(nearest_mode_error(text, true, plan).unwrap_or_else(|| {
             let names: Vec<_> = plan.agents().map(|agent| agent.manifest.name.as_str()).collect();
             UnknownModeError {

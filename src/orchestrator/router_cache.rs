@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::graph::Plan;
 use crate::ids::ModeId;
+use crate::principal::Principal;
 use crate::router::{self, Router};
 use crate::secrets;
 use crate::store::{self, CorrectionStore};
@@ -38,18 +39,20 @@ impl RouterCache {
         Self { data, routers: Mutex::default() }
     }
 
-    /// Returns the router over `own` and the modes it may delegate to, with the corrections of this project. Logs and
-    /// skips corrections that cannot be read, because a router without them is still useful.
+    /// Returns the router over `own` and the modes it may delegate to, with the principal's corrections of this project.
+    /// Logs and skips corrections that cannot be read, because a router without them is still useful.
     pub(super) async fn router(
         self: &Arc<Self>,
         plan: &Arc<Plan>,
         own: &ModeId,
+        principal: &Principal,
         cwd: &Path,
     ) -> Result<Router, RouterCacheError> {
-        let (known, plan, own, cwd) = (Arc::clone(self), Arc::clone(plan), own.clone(), cwd.to_owned());
+        let (known, plan, own) = (Arc::clone(self), Arc::clone(plan), own.clone());
+        let (principal, cwd) = (principal.clone(), cwd.to_owned());
         let made = tokio::task::spawn_blocking(move || {
             let base = known.router_for(&plan, &own);
-            match known.corrections(&cwd) {
+            match known.corrections(principal, &cwd) {
                 Ok(corrections) if corrections.is_empty() => base.as_ref().clone(),
                 Ok(corrections) => {
                     let pairs = corrections.iter().map(|(prompt, mode)| (prompt.as_str(), mode));
@@ -66,7 +69,7 @@ impl RouterCache {
 
     fn router_for(&self, plan: &Arc<Plan>, own: &ModeId) -> Arc<Router> {
         let mut routers = self.routers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, router)) = routers.iter().find(|(known, _)| Arc::ptr_eq(known, plan)) {
+        if let Some((_, router)) = routers.iter().find(|(known, _)| known.is_same(plan)) {
             return Arc::clone(router);
         }
         let granted = plan.delegates(&own.agent);
@@ -80,24 +83,29 @@ impl RouterCache {
         router
     }
 
-    fn corrections(&self, cwd: &Path) -> Result<Vec<(String, ModeId)>, store::StoreError> {
+    fn corrections(&self, principal: Principal, cwd: &Path) -> Result<Vec<(String, ModeId)>, store::StoreError> {
         let file = self.data.join(CORRECTIONS);
         if !file.exists() {
             return Ok(Vec::new());
         }
-        let corrections = CorrectionStore::open(&file)?.corrections(&store::project_root(cwd))?;
+        let corrections = CorrectionStore::open(&file, principal)?.corrections(&store::project_root(cwd))?;
         Ok(corrections.into_iter().filter_map(|kept| Some((kept.prompt, kept.mode.parse().ok()?))).collect())
     }
 
-    /// Stores, for this project, the mode that the user chose for a prompt. Skips prompts that contain a secret.
-    pub(super) async fn correct(&self, cwd: &Path, prompt: &str, mode: &ModeId) -> Result<(), RouterCacheError> {
+    /// Stores, for this project, the mode that the principal chose for a prompt. Skips prompts that contain a secret.
+    pub(super) async fn correct(
+        &self,
+        principal: &Principal,
+        cwd: &Path,
+        prompt: &str,
+        mode: &ModeId,
+    ) -> Result<(), RouterCacheError> {
         if secrets::find_secret(prompt).is_some() {
             return Ok(());
         }
         let (file, project) = (self.data.join(CORRECTIONS), store::project_root(cwd));
-        let (prompt, mode) = (prompt.to_owned(), mode.to_string());
-        let kept =
-            tokio::task::spawn_blocking(move || CorrectionStore::open(&file)?.remember(&project, &prompt, &mode));
-        Ok(kept.await??)
+        let (principal, prompt, mode) = (principal.clone(), prompt.to_owned(), mode.to_string());
+        let keep = move || CorrectionStore::open(&file, principal)?.remember(&project, &prompt, &mode);
+        Ok(tokio::task::spawn_blocking(keep).await??)
     }
 }

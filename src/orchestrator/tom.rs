@@ -2,22 +2,56 @@
 //!
 //! Invariant: never fails or blocks a turn. Reports a read problem once, until it changes.
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::principal::Principal;
 
 /// Limit in bytes for text and file together.
 pub const MAX: usize = 64 * 1024;
+/// The file in the folder of a principal.
+const PRINCIPAL_FILE: &str = "top-of-mind.md";
 
 /// The sources of the top-of-mind text. The file is read again for each turn.
 #[derive(Debug, Default)]
 pub struct TopOfMind {
     text: Option<String>,
     file: Option<PathBuf>,
+    /// A missing file is no problem.
+    is_optional: bool,
     /// The problem that was reported last.
     told: Mutex<Option<String>>,
+}
+
+/// The top of mind of each principal. That of `local` comes from the environment, that of another principal from a
+/// file in its folder.
+#[derive(Debug)]
+pub(super) struct PrincipalTopOfMind {
+    data: PathBuf,
+    local: TopOfMind,
+    others: Mutex<HashMap<Principal, Arc<TopOfMind>>>,
+}
+
+impl PrincipalTopOfMind {
+    pub(super) fn new(data: PathBuf, local: TopOfMind) -> Self {
+        Self { data, local, others: Mutex::default() }
+    }
+
+    pub(super) fn read(&self, principal: &Principal) -> TopOfMindText {
+        if principal.is_local() {
+            return self.local.read();
+        }
+        let top = {
+            let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+            let file = || Arc::new(TopOfMind::optional(principal.folder(&self.data).join(PRINCIPAL_FILE)));
+            Arc::clone(others.entry(principal.clone()).or_insert_with(file))
+        };
+        top.read()
+    }
 }
 
 /// The current top-of-mind text.
@@ -32,12 +66,18 @@ pub struct TopOfMindText {
 impl TopOfMind {
     /// `file` must be absolute: there is no folder here to resolve it against.
     pub fn new(text: Option<String>, file: Option<PathBuf>) -> Self {
-        Self { text, file, told: Mutex::default() }
+        Self { text, file, is_optional: false, told: Mutex::default() }
+    }
+
+    /// Returns the top of mind of a file that need not exist.
+    fn optional(file: PathBuf) -> Self {
+        Self { is_optional: true, ..Self::new(None, Some(file)) }
     }
 
     pub fn read(&self) -> TopOfMindText {
         let (from_file, problem) = match self.file.as_deref().map(contents) {
             Some(Ok(text)) => (Some(text), None),
+            Some(Err(error)) if self.is_optional && error.is_missing() => (None, None),
             Some(Err(error)) => (None, Some(error.to_string())),
             None => (None, None),
         };
@@ -66,6 +106,12 @@ impl TopOfMind {
 struct TopOfMindError {
     file: PathBuf,
     source: TextFileError,
+}
+
+impl TopOfMindError {
+    fn is_missing(&self) -> bool {
+        matches!(&self.source, TextFileError::Io(error) if error.kind() == io::ErrorKind::NotFound)
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -188,5 +234,18 @@ mod tests {
         }
         let both = TopOfMind::new(Some("x".repeat(MAX - 10)), Some(file)).read().text.unwrap();
         assert!(both.len() <= MAX && both.ends_with("bytes]"));
+    }
+
+    #[test]
+    fn each_principal_has_its_own_text() {
+        let data = tempfile::tempdir().unwrap();
+        let [ann, bob] = ["ann", "bob"].map(|name| Principal::new(name).unwrap());
+        let top = PrincipalTopOfMind::new(data.path().to_owned(), TopOfMind::new(Some("mine".to_owned()), None));
+        assert_eq!(top.read(&ann), TopOfMindText::default(), "a missing file is no problem");
+        fs::create_dir_all(ann.folder(data.path())).unwrap();
+        fs::write(ann.folder(data.path()).join(PRINCIPAL_FILE), "of ann").unwrap();
+        assert_eq!(top.read(&ann).text.as_deref(), Some("of ann"));
+        assert_eq!(top.read(&bob), TopOfMindText::default());
+        assert_eq!(top.read(&Principal::local()).text.as_deref(), Some("mine"));
     }
 }

@@ -1,7 +1,6 @@
 //! Prepares a turn: routes its prompt, records the decision and hands the turn to the chosen mode. Splits a compound
 //! prompt, shows it as a to-do list and delegates each part.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
@@ -15,7 +14,7 @@ use crate::conversation::{Content, MessagePart, ToolUse};
 use crate::ids::{ModeId, random_id};
 use crate::router::{Router, THRESHOLD, split};
 use crate::session::{PendingTurn, PromptError};
-use crate::tool::{Activity, StepStatus, TodoStep, ToolOutcome, truncate};
+use crate::tool::{Activity, SessionContext, StepStatus, TodoStep, ToolOutcome, truncate};
 
 /// A prompt with at most this many words is too short to start a new topic.
 const MAX_FRAGMENT_WORDS: usize = 2;
@@ -80,10 +79,10 @@ impl Orchestrator {
         let text = words(&prompt);
         let plan = pending.session().plan();
         let own = pending.choice().mode.clone();
-        let cwd = pending.session().context().cwd.clone();
-        let last = self.last_routes.of(pending.session().context());
+        let session = Arc::clone(pending.session().context());
+        let last = self.last_routes.of(&session);
         if own.agent.as_str() != super::ORCHESTRATOR {
-            self.note_choice(&last, &own, &text, &cwd, front).await;
+            self.note_choice(&session, &last, &own, &text, front).await;
             let Some((mode, task)) = named else { return Ok(prompt.into()) };
             if task.is_empty() {
                 return Err(nothing_to_do(&mode));
@@ -99,7 +98,7 @@ impl Orchestrator {
                 ("", None) => return Err(nothing_to_do(&mode)),
                 // A mode name alone redirects the previous prompt to that mode.
                 ("", Some(before)) => {
-                    self.correct(&cwd, &before, &mode, front).await;
+                    self.correct(&session, &before, &mode, front).await;
                     (words(&before.prompt), before.prompt)
                 }
                 (task, _) => (task.to_owned(), replace_text(prompt, task)),
@@ -111,7 +110,7 @@ impl Orchestrator {
         if text.starts_with('/') {
             return Ok(prompt.into());
         }
-        let router = self.router_cache().router(&plan, &own, &cwd).await;
+        let router = self.router_cache().router(&plan, &own, session.principal(), &session.cwd).await;
         let router = router.map_err(|error| PromptError::Misdirected(error.to_string()))?;
         let decision = match last.get().filter(|last| is_continuation(&text, last, &router)) {
             Some(last) => continuation(last.mode, &text),
@@ -143,20 +142,34 @@ impl Orchestrator {
     }
 
     /// Records a correction if the user repeats the same prompt in a mode they chose.
-    async fn note_choice(&self, last: &LastRoute, chosen: &ModeId, text: &str, cwd: &Path, front: &Arc<dyn Notifier>) {
+    async fn note_choice(
+        &self,
+        session: &SessionContext,
+        last: &LastRoute,
+        chosen: &ModeId,
+        text: &str,
+        front: &Arc<dyn Notifier>,
+    ) {
         if let Some(before) = last.get() {
             last.set(None);
             if words(&before.prompt) == text {
-                self.correct(cwd, &before, chosen, front).await;
+                self.correct(session, &before, chosen, front).await;
             }
         }
     }
 
-    async fn correct(&self, cwd: &Path, before: &PreviousRoute, mode: &ModeId, front: &Arc<dyn Notifier>) {
+    async fn correct(
+        &self,
+        session: &SessionContext,
+        before: &PreviousRoute,
+        mode: &ModeId,
+        front: &Arc<dyn Notifier>,
+    ) {
         if !before.guessed || before.mode == *mode {
             return;
         }
-        let told = match self.router_cache().correct(cwd, &words(&before.prompt), mode).await {
+        let prompt = words(&before.prompt);
+        let told = match self.router_cache().correct(session.principal(), &session.cwd, &prompt, mode).await {
             Ok(()) => format!("remembered for this project: such a prompt is for {mode}"),
             Err(problem) => format!("the correction is not remembered: {problem}"),
         };

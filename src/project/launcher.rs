@@ -48,14 +48,17 @@ pub struct LaunchedSession {
 }
 
 impl SessionLauncher {
-    /// Creates a launcher for the project's default mode and model. Fails if the mode does not exist or is internal.
+    /// Creates a launcher for the project's default mode and model, within the limits of `sessions`. Fails if the mode
+    /// does not exist or is internal.
     pub fn new(sessions: Sessions, project: Project, approval: Option<ApprovalLevel>) -> Result<Self, ModeError> {
-        let mode = project.mode.select(project.broker.plan())?;
+        let project = project.with_grant(sessions.grant());
+        let mode = project.mode.select_or_first(project.broker.plan())?;
         Ok(Self::in_mode(mode, sessions, project, approval))
     }
 
     /// Creates a launcher for another mode than the project's default. The caller has checked that it exists.
     pub fn in_mode(mode: ModeId, sessions: Sessions, project: Project, approval: Option<ApprovalLevel>) -> Self {
+        let project = project.with_grant(sessions.grant());
         let settings = SessionSettings { mode, model: project.model.clone(), approval };
         let notices = project.notes.clone();
         let (explicit, client_services) = (ExplicitSettings::default(), Vec::new());

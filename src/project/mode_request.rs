@@ -110,6 +110,18 @@ impl ModeRequest {
         if plan.is_selectable(&id) { Ok(id) } else { Err(ModeError::Internal(id)) }
     }
 
+    /// Returns the mode of a new session in a plan that may be limited: the named mode, or the first one of the plan if
+    /// the limits exclude the named one. Fails if the request names no mode even without limits.
+    pub fn select_or_first(&self, plan: &Plan) -> Result<ModeId, ModeError> {
+        let selected = self.select(plan);
+        if selected.is_ok() || plan.mode_globs().next().is_none() {
+            return selected;
+        }
+        self.select(&plan.restrict_to(&[]))?;
+        let first = plan.selectable_modes().find_map(|(agent, _)| plan.default_mode(agent));
+        first.map_or(selected, Ok)
+    }
+
     /// Returns the mode, which may be internal. An agent alone means its default mode, a mode alone must be unique, and
     /// an empty request means the default mode without a model.
     pub fn find(&self, plan: &Plan) -> Result<ModeId, ModeError> {
@@ -119,7 +131,7 @@ impl ModeRequest {
             (Some(agent), Some(mode)) if agent.contains('/') => {
                 Err(ModeError::TwoModes { agent: agent.clone(), mode: mode.clone() })
             }
-            (Some(agent), mode) => find_mode(find_agent(plan, agent)?, mode.as_deref()),
+            (Some(agent), mode) => find_mode(plan, find_agent(plan, agent)?, mode.as_deref()),
         }
     }
 }
@@ -140,14 +152,14 @@ pub fn find_agent<'a>(plan: &'a Plan, name: &str) -> Result<&'a AgentEntry, Mode
     })
 }
 
-fn find_mode(agent: &AgentEntry, mode: Option<&str>) -> Result<ModeId, ModeError> {
+fn find_mode(plan: &Plan, agent: &AgentEntry, mode: Option<&str>) -> Result<ModeId, ModeError> {
     let name = &agent.manifest.name;
-    let default = agent.default_mode().map(|mode| mode.mode.to_string()).unwrap_or_default();
+    let default = plan.default_mode(agent).map(|mode| mode.mode.to_string()).unwrap_or_default();
     let slug = mode.unwrap_or(&default);
-    if agent.modes.iter().any(|entry| entry.mode.slug.as_str() == slug) {
+    if plan.modes_of(agent).any(|entry| entry.mode.slug.as_str() == slug) {
         return Ok(ModeId::new(name.clone(), ModeSlug::new(slug)));
     }
-    let slugs = || agent.modes.iter().filter(|entry| !entry.mode.internal).map(|entry| entry.mode.slug.as_str());
+    let slugs = || plan.modes_of(agent).filter(|entry| !entry.mode.internal).map(|entry| entry.mode.slug.as_str());
     let help = match nearest(slug, slugs()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("{name} has: {}", slugs().collect::<Vec<_>>().join(", ")),
@@ -167,7 +179,7 @@ fn find_bare_mode(plan: &Plan, mode: &str) -> Result<ModeId, ModeError> {
         [id] => Ok((*id).clone()),
         [] => {
             if let Some(agent) =
-                plan.agents().find(|agent| agent.modes.iter().any(|entry| entry.mode.slug.as_str() == mode))
+                plan.agents().find(|agent| plan.modes_of(agent).any(|entry| entry.mode.slug.as_str() == mode))
             {
                 return Err(ModeError::Internal(ModeId::new(agent.manifest.name.clone(), ModeSlug::new(mode))));
             }

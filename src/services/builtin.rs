@@ -39,6 +39,7 @@ pub use self::tools::InlineTools;
 use super::connection::{CallError, ServiceConnection};
 use super::{Service, UserFolders, content};
 use crate::ids::RoleName;
+use crate::principal::Principal;
 use crate::process::Reaper;
 use crate::sandbox::SandboxLauncher;
 use crate::tool::{CallContext, Catalog, SessionStates, ToolCall, ToolOutcome};
@@ -54,8 +55,10 @@ pub struct BuiltinContext {
     pub environment: BTreeMap<std::ffi::OsString, std::ffi::OsString>,
     /// Starts the sandboxes of its child processes.
     pub sandbox: Option<SandboxLauncher>,
-    /// Folder for its persistent data.
+    /// Folder for the persistent data of all principals.
     pub data: std::path::PathBuf,
+    /// The owner of the data that it reads and writes.
+    pub principal: Principal,
     /// Folders with the user's files for all projects.
     pub user: UserFolders,
     /// Working directory of the session that owns the service; `None` if all sessions share it.
@@ -120,7 +123,7 @@ impl BuiltinRegistry {
         let todo = todo::TodoService::new();
         let autovisualiser = autovisualiser::AutovisualiserService::new();
         Self::empty()
-            .with("apps", |surroundings| apps::AppsService::new(&surroundings.data))
+            .with("apps", |surroundings| apps::AppsService::new(&surroundings.principal.folder(&surroundings.data)))
             .with("autovisualiser", move |surroundings| {
                 autovisualiser.clone().with_launcher(surroundings.sandbox.clone())
             })
@@ -148,7 +151,9 @@ impl BuiltinRegistry {
                 service.map(|service| service.with_states(Arc::clone(&fetch)))
             })
             .with("knowledge", |surroundings| knowledge::KnowledgeService::new(surroundings.user.clone()))
-            .with("memory", |surroundings| memory::MemoryService::new(&surroundings.data))
+            .with("memory", |surroundings| {
+                memory::MemoryService::new(&surroundings.data).with_principal(surroundings.principal.clone())
+            })
             .with("summon", |_| summon::SummonService::new())
             .with("todo", move |_| todo.clone())
             .with("tom", |_| tom::TomService)
@@ -406,6 +411,7 @@ mod tests {
                 environment: std::collections::BTreeMap::new(),
                 sandbox: None,
                 data: std::path::PathBuf::new(),
+                principal: super::Principal::local(),
                 user: super::UserFolders::default(),
                 cwd: None,
                 settings: serde_json::from_value(settings).unwrap(),

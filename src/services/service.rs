@@ -19,6 +19,7 @@ use super::stdio::ProgramSandbox;
 use super::{Inner, Lease, RequirementHost, RequirementRequest, StartError};
 use crate::ids::{RoleName, ServiceName};
 use crate::manifest::ServiceManifest;
+use crate::principal::Principal;
 use crate::sandbox::{CurrentGate, SandboxLauncher, SandboxSpec};
 use crate::tool::{
     AddressForm, CallContext, Catalog, RequirementError, ServiceError, ServiceHealth, ServiceStatus, SessionContext,
@@ -37,7 +38,9 @@ pub struct Service {
     pub(super) requirements: Option<Arc<dyn RequirementHost>>,
     /// The calls that it works on.
     pub(super) calls: Arc<ActiveCalls>,
-    /// The session that owns it; `None` if all sessions share it.
+    /// The owner of the sessions that use it.
+    pub(super) principal: Principal,
+    /// The session that owns it; `None` if all sessions of the principal share it.
     pub(super) owner: Option<Arc<Owner>>,
     /// `None` if it runs without a sandbox.
     sandbox: Option<BoundServiceSandbox>,
@@ -75,6 +78,7 @@ impl Service {
     pub(super) fn new(
         spec: &ServiceSpec,
         required: Vec<(RoleName, Lease)>,
+        principal: Principal,
         owner: Option<Arc<Owner>>,
         pool: &Arc<Inner>,
     ) -> Self {
@@ -87,6 +91,7 @@ impl Service {
             required,
             requirements: spec.requirements.clone(),
             calls: Arc::default(),
+            principal,
             owner,
             sandbox: spec.sandbox.as_ref().map(BoundServiceSandbox::new),
             instance: tokio::sync::Mutex::new(None),

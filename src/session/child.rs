@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{Session, SessionError, SessionPorts, SessionRoots, SessionSettings};
-use crate::broker::{ParentLimits, WriteLock};
+use crate::broker::{BindError, ParentLimits, WriteLock};
 use crate::ids::ModeId;
 use crate::manifest::ServiceEntry;
 use crate::tool::ask::Asker;
@@ -13,7 +13,7 @@ use crate::tool::ask::Asker;
 impl Session {
     /// Creates a child session in `mode` with the same folders, editor, servers, rules and model. Its calls never need
     /// less consent than in this session. `brought` replaces the MCP servers that the client passed. `asker` maps this
-    /// session's asker to the child's.
+    /// session's asker to the child's. Fails if the mode does not exist, or not within the limits of the grant.
     pub async fn child(
         &self,
         mode: ModeId,
@@ -22,6 +22,9 @@ impl Session {
         brought: Option<Vec<Arc<ServiceEntry>>>,
     ) -> Result<Arc<Self>, SessionError> {
         let setup = self.turn_setup();
+        if setup.host().broker.plan().mode(&mode).is_none() {
+            return Err(BindError::UnknownMode(mode).into());
+        }
         let bounds = ParentLimits { parent: Some(setup.binding().await?), write_lock: turnstile };
         let host = setup.host();
         let asker = asker(Arc::clone(&host.asker));

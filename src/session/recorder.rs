@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::metrics::SessionMetrics;
+use super::sessions::Sessions;
 use crate::agents::{ChildSession, Event, Notifier, StatusUpdate};
 use crate::conversation::{Message, Role};
 use crate::llm::offline::is_offline_help;
@@ -11,17 +13,31 @@ use crate::tool::strip_to_line;
 
 /// A notifier that stores the events it forwards.
 pub(super) struct SessionRecorder {
-    pub(super) store: store::SessionStore,
-    pub(super) session: String,
+    store: store::SessionStore,
+    session: String,
     /// Number of events in the session's event log.
-    pub(super) events: Arc<AtomicU64>,
-    pub(super) notifier: Arc<dyn Notifier>,
+    events: Arc<AtomicU64>,
+    metrics: Arc<SessionMetrics>,
+    notifier: Arc<dyn Notifier>,
+}
+
+impl SessionRecorder {
+    pub(super) fn new(sessions: &Sessions, id: &str, events: &Arc<AtomicU64>, notifier: &Arc<dyn Notifier>) -> Self {
+        Self {
+            store: sessions.store().clone(),
+            session: id.to_owned(),
+            events: Arc::clone(events),
+            metrics: Arc::clone(sessions.metrics()),
+            notifier: Arc::clone(notifier),
+        }
+    }
 }
 
 impl Notifier for SessionRecorder {
     fn log(&self, event: Event) {
         self.store.append(&self.session, row(&event));
         self.events.fetch_add(1, Ordering::Relaxed);
+        self.metrics.count_event(&event);
         if let Some(title) = title_of(&event) {
             self.store.change(&self.session, SessionChange { title: Some(title), ..SessionChange::default() });
         }

@@ -3,22 +3,28 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::metrics::SessionMetrics;
 use super::{Session, SessionContents};
 use crate::agents::{Event, ExternalAgentError, ExternalAgents, History, RecoveryPolicy, TurnLimits};
 use crate::broker::{BindError, Broker};
 use crate::ids::{ModeId, ModelRef};
 use crate::llm::{LlmError, Provider};
-use crate::manifest::{ApprovalLevel, ServiceEntry};
+use crate::manifest::{ApprovalLevel, ServiceEntry, Transport};
+use crate::principal::{GrantError, SessionGrant};
 use crate::sandbox::HiddenPaths;
 use crate::store::{self, ListFilter, NewSession, StoreError, StoredSession};
+use crate::tool::Notice;
 use crate::tool::ask::Asker;
 use crate::tool::editor::Editor;
 
-/// Creates and reopens sessions. Cheap to clone.
+/// Creates and reopens the sessions that a grant admits. Cheap to clone.
 #[derive(Clone)]
 pub struct Sessions {
     pub(super) store: store::SessionStore,
     pub(super) options: Arc<SessionOptions>,
+    /// The owner of the sessions, and their limits.
+    pub(super) grant: SessionGrant,
+    pub(super) metrics: Arc<SessionMetrics>,
 }
 
 /// Provides the models of a session.
@@ -86,6 +92,8 @@ pub enum SessionError {
     Model(#[from] LlmError),
     #[error(transparent)]
     External(#[from] ExternalAgentError),
+    #[error(transparent)]
+    Grant(#[from] GrantError),
     #[error("the record of session `{id}` cannot be read: {reason}")]
     Record { id: String, reason: String },
 }
@@ -107,7 +115,23 @@ pub struct ReopenedSession {
 
 impl Sessions {
     pub fn new(store: store::SessionStore, options: SessionOptions) -> Self {
-        Self { store, options: Arc::new(options) }
+        Self { store, options: Arc::new(options), grant: SessionGrant::local(), metrics: Arc::default() }
+    }
+
+    /// Returns the sessions of another principal, within the limits of its token. Sessions, their children and all that
+    /// their services keep belong to that principal.
+    #[must_use]
+    pub fn with_grant(&self, grant: SessionGrant) -> Self {
+        Self { store: self.store.for_grant(&grant), grant, ..self.clone() }
+    }
+
+    pub fn grant(&self) -> &SessionGrant {
+        &self.grant
+    }
+
+    /// Returns the counts of these sessions. Clones share them, also for other principals.
+    pub fn metrics(&self) -> &Arc<SessionMetrics> {
+        &self.metrics
     }
 
     pub fn store(&self) -> &store::SessionStore {
@@ -122,6 +146,9 @@ impl Sessions {
         choice: SessionSettings,
         host: impl FnOnce(&str) -> SessionPorts,
     ) -> Result<Arc<Session>, SessionError> {
+        if !self.grant.limits().admits_mode(&choice.mode) {
+            return Err(BindError::UnknownMode(choice.mode).into());
+        }
         self.create_for(None, place, choice, host).await
     }
 
@@ -132,6 +159,8 @@ impl Sessions {
         choice: SessionSettings,
         host: impl FnOnce(&str) -> SessionPorts,
     ) -> Result<Arc<Session>, SessionError> {
+        let place = self.check_roots(place)?;
+        let permit = parent.is_none().then(|| self.grant.open_session()).transpose()?;
         let new = NewSession {
             cwd: place.cwd.clone(),
             roots: place.roots.clone(),
@@ -143,8 +172,42 @@ impl Sessions {
             parent: parent.map(str::to_owned),
         };
         let id = self.store.create(new).await?;
-        let host = host(&id);
-        Ok(Session::new(self.clone(), id, place, choice, host, SessionContents::default()))
+        let (host, notices) = self.limit_ports(host(&id));
+        let contents = SessionContents { permit, ..SessionContents::default() };
+        let session = Session::new(self.clone(), id, place, self.limit_settings(choice), host, contents);
+        notices.into_iter().for_each(|notice| session.queue_notice(notice));
+        Ok(session)
+    }
+
+    /// Resolves the folders of a session. Fails if the grant does not admit one.
+    fn check_roots(&self, SessionRoots { cwd, roots }: SessionRoots) -> Result<SessionRoots, GrantError> {
+        let roots = roots.iter().map(|root| self.grant.check_folder(root)).collect::<Result<_, _>>()?;
+        Ok(SessionRoots { cwd: self.grant.check_folder(&cwd)?, roots })
+    }
+
+    /// Replaces a level that is looser than the grant admits.
+    fn limit_settings(&self, settings: SessionSettings) -> SessionSettings {
+        let approval = settings.approval.map(|level| self.grant.limits().tighten(level));
+        SessionSettings { approval, ..settings }
+    }
+
+    /// Limits what a front end passes: modes and levels of the broker, and services that start a program. Returns a
+    /// notice about each service that is left out.
+    fn limit_ports(&self, mut ports: SessionPorts) -> (SessionPorts, Vec<Notice>) {
+        ports.broker = ports.broker.with_grant(&self.grant);
+        let mut notices = Vec::new();
+        if !self.grant.limits().client_services {
+            ports.client_services.retain(|entry| {
+                let starts = matches!(entry.manifest.transport, Transport::Stdio(_));
+                if starts {
+                    let name = &entry.manifest.name;
+                    let notice = format!("the MCP server `{name}` is left out: your token starts no programs here");
+                    notices.push(Notice::new(notice));
+                }
+                !starts
+            });
+        }
+        (ports, notices)
     }
 
     /// Reopens a stored session with its history and the state of its services, in its own folder. `roots` and `host` are not stored, so the caller
@@ -159,12 +222,15 @@ impl Sessions {
         let stored = self.store.find(id).await?.ok_or_else(|| SessionError::Unknown(id.to_owned()))?;
         let events = self.events(id).await?;
         let state = self.store.state(id).await?;
-        let host = host(&stored);
-        let choice = choice_of(&stored, fallback, &host.broker);
-        let place = SessionRoots { cwd: stored.cwd.clone(), roots };
-        let contents = SessionContents { history: History::from_events(&events), stored: Some(stored.clone()), state };
+        let place = self.check_roots(SessionRoots { cwd: stored.cwd.clone(), roots })?;
+        let permit = Some(self.grant.open_session()?);
+        let (host, notices) = self.limit_ports(host(&stored));
+        let choice = self.limit_settings(choice_of(&stored, fallback, &host.broker));
+        let history = History::from_events(&events);
+        let contents = SessionContents { history, stored: Some(stored.clone()), state, permit };
         let session = Session::new(self.clone(), stored.id.clone(), place, choice, host, contents);
         session.restore_external_sessions(&events);
+        notices.into_iter().for_each(|notice| session.queue_notice(notice));
         Ok(ReopenedSession { session, stored, events })
     }
 

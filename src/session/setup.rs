@@ -98,7 +98,10 @@ impl SessionSetup {
 
     /// Returns the model for the requests of this session, which take turns with those of other sessions.
     fn for_session(&self, provider: Arc<dyn Provider>) -> Arc<dyn Provider> {
-        let origin = RequestOrigin { principal: "local".into(), session: self.session.id.as_str().into() };
+        let origin = RequestOrigin {
+            principal: self.session.principal().name().into(),
+            session: self.session.id.as_str().into(),
+        };
         provider.for_origin(&origin).unwrap_or(provider)
     }
 
@@ -134,7 +137,8 @@ impl SessionSetup {
         let title = manifest.title.clone().unwrap_or_else(|| manifest.name.to_string());
         let spec = self.host.broker.agent_sandbox(&manifest.name, &self.session);
         let sandbox = spec.map(|spec| AgentSandbox { spec, session: Arc::clone(&self.session) });
-        Some(ExternalAgentSpec { name: manifest.name.clone(), title, runtime, sandbox })
+        let principal = self.session.principal().clone();
+        Some(ExternalAgentSpec { name: manifest.name.clone(), principal, title, runtime, sandbox })
     }
 
     pub(super) fn external_sessions(&self) -> &Arc<ExternalSessions> {

@@ -6,12 +6,14 @@ use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
 use super::external::ExternalTurn;
+use super::metrics::CountGuard;
 use super::setup::SessionSetup;
 use super::{PromptError, Session, SessionSettings};
 use crate::agents::{Event, Exchange, History, Notifier, StopReason, TurnEnd, TurnInput};
 use crate::conversation::{Content, Usage};
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
+use crate::principal::UsagePermit;
 
 /// A turn that has started and not yet run. The session is busy until it is dropped.
 pub struct PendingTurn {
@@ -21,11 +23,20 @@ pub struct PendingTurn {
     /// The mode of this turn, if it differs from the session's.
     mode: Option<ModeId>,
     cleanup: TurnCleanup,
+    /// Counts the turn for its token. `None` in a child session.
+    permit: Option<UsagePermit>,
+    counted: CountGuard,
 }
 
 impl PendingTurn {
-    pub(super) fn new(session: Arc<Session>, history: OwnedMutexGuard<History>, setup: Arc<SessionSetup>) -> Self {
-        Self { cleanup: TurnCleanup(Arc::clone(&session)), session, history, setup, mode: None }
+    pub(super) fn new(
+        session: Arc<Session>,
+        history: OwnedMutexGuard<History>,
+        setup: Arc<SessionSetup>,
+        permit: Option<UsagePermit>,
+    ) -> Self {
+        let counted = session.sessions().metrics().begin_turn();
+        Self { cleanup: TurnCleanup(Arc::clone(&session)), session, history, setup, mode: None, permit, counted }
     }
 
     pub fn session(&self) -> &Arc<Session> {
@@ -77,7 +88,19 @@ impl PendingTurn {
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
-        let Self { session, mut history, setup, mode, cleanup: _cleanup } = self;
+        let metrics = Arc::clone(self.session.sessions().metrics());
+        let ended = self.run_to_end(opening, front, cancel).await;
+        metrics.count_turn(ended.as_ref().ok().map(|end| &end.ending));
+        ended
+    }
+
+    async fn run_to_end(
+        self,
+        opening: TurnInput,
+        front: Arc<dyn Notifier>,
+        cancel: &CancellationToken,
+    ) -> Result<TurnEnd, PromptError> {
+        let Self { session, mut history, setup, mode, cleanup: _cleanup, permit, counted: _counted } = self;
         let text = words(&opening.prompt);
         // Only an exchange can continue a given first answer; an external agent takes whole turns.
         let whole = opening.first.is_empty();
@@ -112,7 +135,7 @@ impl PendingTurn {
         session.count(end.usage);
         session.finish_turn().await?;
         // Unlocks the history first, so that the next prompt can follow at once.
-        drop(history);
+        drop((history, permit));
         front.log(Event::TurnEnded { end: end.clone() });
         Ok(end)
     }

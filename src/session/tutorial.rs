@@ -74,6 +74,10 @@ impl Session {
         let step = lesson.step(number)?;
         let command = step.check.as_ref().map(|(command, _)| command.as_str()).unwrap_or_default();
         let by_hand = format!("Run the check of step {number} yourself:\n\n```console\n$ {command}\n```\n");
+        // A check runs outside a sandbox, and remote commands never do.
+        if !self.context().principal().is_local() {
+            return Ok(format!("Skein does not run checks in remote sessions. {by_hand}"));
+        }
         let level = self.binding().await?.approval();
         let consents = match level {
             ApprovalLevel::Auto => true,

@@ -2,16 +2,18 @@
 //! search.
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, Row, ToSql, TransactionBehavior, params};
 use serde::Serialize;
 
 use super::{Schema, StoreError, open};
+use crate::principal::Principal;
 
 pub(super) const SCHEMA: Schema = Schema {
     mark: 0,
-    migrations: &["
+    migrations: &[
+        "
     CREATE TABLE memory (
         -- Never used again after it was forgotten: a model may still hold an old one.
         id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -34,7 +36,14 @@ pub(super) const SCHEMA: Schema = Schema {
         INSERT INTO memory_words (memory_words, rowid, text, tags) VALUES ('delete', old.id, old.text, old.tags);
         INSERT INTO memory_words (rowid, text, tags) VALUES (new.id, new.text, new.tags);
     END;
-"],
+",
+        "
+    -- The owner. Memories of older versions belong to the user of the machine.
+    ALTER TABLE memory ADD COLUMN principal TEXT NOT NULL DEFAULT 'local';
+    DROP INDEX memory_once;
+    CREATE UNIQUE INDEX memory_once ON memory (principal, text, ifnull(project, ''));
+",
+    ],
 };
 
 /// A stored memory.
@@ -85,15 +94,23 @@ enum MatchMode {
     All,
 }
 
-/// The memory store. Each project sees its own memories and the user's.
-#[derive(Debug)]
+/// The memories of one principal. Each project sees its own memories and the user's.
+#[derive(Debug, Clone)]
 pub struct MemoryStore {
-    connection: Mutex<Connection>,
+    connection: Arc<Mutex<Connection>>,
+    principal: Principal,
 }
 
 impl MemoryStore {
+    /// Opens the store with the memories of `local`.
     pub fn open(file: &Path) -> Result<Self, StoreError> {
-        Ok(Self { connection: Mutex::new(open(file, &SCHEMA)?) })
+        Ok(Self { connection: Arc::new(Mutex::new(open(file, &SCHEMA)?)), principal: Principal::local() })
+    }
+
+    /// Returns the memories of another principal in the same store.
+    #[must_use]
+    pub fn of(&self, principal: Principal) -> Self {
+        Self { connection: Arc::clone(&self.connection), principal }
     }
 
     fn connection(&self) -> MutexGuard<'_, Connection> {
@@ -102,11 +119,12 @@ impl MemoryStore {
 
     /// Stores a memory. If the text is stored already, adds the tags to it.
     pub fn remember(&self, project: &Path, new: &NewMemory<'_>) -> Result<Memory, StoreError> {
-        let project = owner(project, new.scope);
+        let (principal, project) = (self.principal.name(), owner(project, new.scope));
         let mut connection = self.connection();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let known = "SELECT id, text, tags, project, created, source FROM memory WHERE text = ?1 AND project IS ?2";
-        let known = transaction.query_row(known, params![new.text, project], memory);
+        let known = "SELECT id, text, tags, project, created, source FROM memory
+            WHERE text = ?1 AND project IS ?2 AND principal = ?3";
+        let known = transaction.query_row(known, params![new.text, project, principal], memory);
         let id = match known {
             Ok(known) => {
                 let mut tags = known.tags;
@@ -116,8 +134,8 @@ impl MemoryStore {
                 known.id
             }
             Err(rusqlite::Error::QueryReturnedNoRows) => {
-                let insert = "INSERT INTO memory (text, tags, project, source) VALUES (?1, ?2, ?3, ?4)";
-                transaction.execute(insert, params![new.text, tags_json(new.tags), project, new.source])?;
+                let insert = "INSERT INTO memory (text, tags, project, source, principal) VALUES (?1, ?2, ?3, ?4, ?5)";
+                transaction.execute(insert, params![new.text, tags_json(new.tags), project, new.source, principal])?;
                 transaction.last_insert_rowid()
             }
             Err(error) => return Err(error.into()),
@@ -158,12 +176,13 @@ impl MemoryStore {
         Ok(self.select(project, &MemoryFilter::default(), MatchMode::Any)?.into_iter().find(|memory| memory.id == id))
     }
 
-    /// Deletes the memories with these ids.
+    /// Deletes the principal's memories with these ids.
     pub fn forget(&self, ids: &[i64]) -> Result<(), StoreError> {
         let mut connection = self.connection();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         for id in ids {
-            transaction.execute("DELETE FROM memory WHERE id = ?1", [id])?;
+            let delete = "DELETE FROM memory WHERE id = ?1 AND principal = ?2";
+            transaction.execute(delete, params![id, self.principal.name()])?;
         }
         transaction.commit()?;
         Ok(())
@@ -175,20 +194,20 @@ impl MemoryStore {
         filter: &MemoryFilter<'_>,
         matching: MatchMode,
     ) -> Result<Vec<Memory>, StoreError> {
-        let project = owner(project, MemoryOwner::Project);
+        let (principal, project) = (self.principal.name(), owner(project, MemoryOwner::Project));
         let query = filter.words.map(|words| full_text(words, matching));
         let mut sql = String::from("SELECT m.id, m.text, m.tags, m.project, m.created, m.source FROM memory m");
-        let mut values: Vec<&dyn ToSql> = vec![&project];
+        let mut values: Vec<&dyn ToSql> = vec![&project, &principal];
         let order = match &query {
             Some(None) => return Ok(Vec::new()),
             Some(Some(query)) => {
                 sql.push_str(" JOIN memory_words w ON w.rowid = m.id WHERE (m.project IS NULL OR m.project = ?1)");
-                sql.push_str(" AND memory_words MATCH ?2");
+                sql.push_str(" AND +m.principal = ?2 AND memory_words MATCH ?3");
                 values.push(query);
                 " ORDER BY bm25(memory_words), m.id DESC"
             }
             None => {
-                sql.push_str(" WHERE (m.project IS NULL OR m.project = ?1)");
+                sql.push_str(" WHERE (m.project IS NULL OR m.project = ?1) AND +m.principal = ?2");
                 " ORDER BY m.id DESC"
             }
         };

@@ -159,6 +159,38 @@ fn a_store_of_a_newer_skein_is_left_alone() {
     assert!(matches!(MemoryStore::open(&store.file), Err(StoreError::Newer { found: 99, .. })));
 }
 
+#[test]
+fn principals_have_their_own_memories() {
+    let store = store();
+    let ann = store.memories.of(Principal::new("ann").unwrap());
+    let (mine, hers) = (
+        keep(&store.memories, "tea at noon", &["mine"], MemoryOwner::User),
+        keep(&ann, "tea at noon", &["hers"], MemoryOwner::User),
+    );
+    for words in ["tea", "ea at no", "tea at noon"] {
+        assert_eq!(by_words(&store.memories, words), [mine], "{words}");
+        assert_eq!(by_words(&ann, words), [hers], "{words}");
+    }
+    assert_eq!(ids(&ann.exactly(here(), "tea").unwrap()), [hers]);
+    assert_eq!(ann.get(here(), mine).unwrap(), None);
+    ann.forget(&[mine]).unwrap();
+    assert_eq!(store.memories.get(here(), mine).unwrap().unwrap().tags, ["mine"]);
+}
+
+#[test]
+fn memories_of_an_older_version_become_those_of_local() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("memory.db");
+    let before = Connection::open(&file).unwrap();
+    before.execute_batch(SCHEMA.migrations[0]).unwrap();
+    let rows = "PRAGMA user_version = 1; INSERT INTO memory (text, tags, source) VALUES ('tea at noon', '[]', 's')";
+    before.execute_batch(rows).unwrap();
+    drop(before);
+    let local = MemoryStore::open(&file).unwrap();
+    assert_eq!(by_words(&local, "tea").len(), 1);
+    assert_eq!(by_words(&local.of(Principal::new("ann").unwrap()), "tea"), Vec::<i64>::new());
+}
+
 fn text() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         4 => "[a-zA-Z]{1,8}",

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::{Schema, StoreError, open};
+use crate::principal::Principal;
 
 /// The bytes `skro` in ASCII. A file with a different `application_id` is not Skein's.
 const MARK: i32 = 0x736b_726f;
@@ -17,7 +18,8 @@ const MAX_ROUTES: i64 = 500;
 
 pub(super) const SCHEMA: Schema = Schema {
     mark: MARK,
-    migrations: &["
+    migrations: &[
+        "
     CREATE TABLE route (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         project TEXT NOT NULL,
@@ -26,7 +28,24 @@ pub(super) const SCHEMA: Schema = Schema {
         created TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%SZ', 'now')),
         UNIQUE (project, prompt)
     );
-"],
+",
+        "
+    CREATE TABLE route_of_principal (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        -- The owner. Corrections of older versions belong to the user of the machine.
+        principal TEXT NOT NULL,
+        project TEXT NOT NULL,
+        prompt TEXT NOT NULL,
+        mode TEXT NOT NULL,
+        created TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%SZ', 'now')),
+        UNIQUE (principal, project, prompt)
+    );
+    INSERT INTO route_of_principal (id, principal, project, prompt, mode, created)
+        SELECT id, 'local', project, prompt, mode, created FROM route;
+    DROP TABLE route;
+    ALTER TABLE route_of_principal RENAME TO route;
+",
+    ],
 };
 
 /// A prompt and the mode that the user chose for it, as `agent/mode`.
@@ -36,31 +55,33 @@ pub struct Correction {
     pub mode: String,
 }
 
-/// Stores the corrections of all projects. Each project sees only its own.
+/// Stores the corrections of one principal in all projects. Each project sees only its own.
 #[derive(Debug)]
 pub struct CorrectionStore {
     connection: Mutex<Connection>,
+    principal: Principal,
 }
 
 impl CorrectionStore {
-    pub fn open(file: &Path) -> Result<Self, StoreError> {
-        Ok(Self { connection: Mutex::new(open(file, &SCHEMA)?) })
+    pub fn open(file: &Path, principal: Principal) -> Result<Self, StoreError> {
+        Ok(Self { connection: Mutex::new(open(file, &SCHEMA)?), principal })
     }
 
     /// Stores a correction; it replaces an earlier one for the same prompt. The caller must make sure that the prompt
     /// contains no secret.
     pub fn remember(&self, project: &Path, prompt: &str, mode: &str) -> Result<(), StoreError> {
-        let project = project.to_string_lossy();
+        let (principal, project) = (self.principal.name(), project.to_string_lossy());
         let end = (0..=MAX_PROMPT.min(prompt.len())).rev().find(|at| prompt.is_char_boundary(*at));
         let prompt = &prompt[..end.unwrap_or_default()];
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        transaction.execute("DELETE FROM route WHERE project = ?1 AND prompt = ?2", params![project, prompt])?;
-        let insert = "INSERT INTO route (project, prompt, mode) VALUES (?1, ?2, ?3)";
-        transaction.execute(insert, params![project, prompt, mode])?;
-        let prune = "DELETE FROM route WHERE project = ?1 AND id NOT IN
-                     (SELECT id FROM route WHERE project = ?1 ORDER BY id DESC LIMIT ?2)";
-        transaction.execute(prune, params![project, MAX_ROUTES])?;
+        let replace = "DELETE FROM route WHERE principal = ?1 AND project = ?2 AND prompt = ?3";
+        transaction.execute(replace, params![principal, project, prompt])?;
+        let insert = "INSERT INTO route (principal, project, prompt, mode) VALUES (?1, ?2, ?3, ?4)";
+        transaction.execute(insert, params![principal, project, prompt, mode])?;
+        let prune = "DELETE FROM route WHERE principal = ?1 AND project = ?2 AND id NOT IN
+                     (SELECT id FROM route WHERE principal = ?1 AND project = ?2 ORDER BY id DESC LIMIT ?3)";
+        transaction.execute(prune, params![principal, project, MAX_ROUTES])?;
         transaction.commit()?;
         Ok(())
     }
@@ -68,9 +89,10 @@ impl CorrectionStore {
     /// Returns the corrections of a project, oldest first.
     pub fn corrections(&self, project: &Path) -> Result<Vec<Correction>, StoreError> {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut query = connection.prepare("SELECT prompt, mode FROM route WHERE project = ?1 ORDER BY id")?;
+        let select = "SELECT prompt, mode FROM route WHERE principal = ?1 AND project = ?2 ORDER BY id";
+        let mut query = connection.prepare(select)?;
         let correction = |row: &rusqlite::Row<'_>| Ok(Correction { prompt: row.get(0)?, mode: row.get(1)? });
-        let found = query.query_map([project.to_string_lossy()], correction)?;
+        let found = query.query_map(params![self.principal.name(), project.to_string_lossy()], correction)?;
         Ok(found.collect::<Result<_, _>>()?)
     }
 }
@@ -80,7 +102,7 @@ mod tests {
     use super::*;
 
     fn opened(folder: &Path) -> CorrectionStore {
-        CorrectionStore::open(&folder.join("routes.db")).unwrap()
+        CorrectionStore::open(&folder.join("routes.db"), Principal::local()).unwrap()
     }
 
     fn told(routes: &CorrectionStore, project: &str) -> Vec<(String, String)> {
@@ -123,5 +145,31 @@ mod tests {
         let kept = told(&routes, "/a");
         assert_eq!(kept.len(), usize::try_from(MAX_ROUTES).unwrap());
         assert_eq!(kept[0].0, "0", "the oldest has gone");
+    }
+
+    #[test]
+    fn principals_have_their_own_corrections() {
+        let folder = tempfile::tempdir().unwrap();
+        let ann = CorrectionStore::open(&folder.path().join("routes.db"), Principal::new("ann").unwrap()).unwrap();
+        let local = opened(folder.path());
+        ann.remember(Path::new("/a"), "fix it", "coding/qa").unwrap();
+        assert_eq!(told(&local, "/a"), []);
+        local.remember(Path::new("/a"), "fix it", "coding/backend").unwrap();
+        assert_eq!(told(&ann, "/a"), [pair("fix it", "coding/qa")]);
+        assert_eq!(told(&local, "/a"), [pair("fix it", "coding/backend")]);
+    }
+
+    #[test]
+    fn corrections_of_an_older_version_become_those_of_local() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = Connection::open(folder.path().join("routes.db")).unwrap();
+        before.execute_batch(SCHEMA.migrations[0]).unwrap();
+        let rows = format!(
+            "PRAGMA application_id = {MARK}; PRAGMA user_version = 1;
+             INSERT INTO route (project, prompt, mode) VALUES ('/a', 'fix it', 'coding/qa');"
+        );
+        before.execute_batch(&rows).unwrap();
+        drop(before);
+        assert_eq!(told(&opened(folder.path()), "/a"), [pair("fix it", "coding/qa")]);
     }
 }

@@ -25,6 +25,7 @@ mod recall;
 mod schema;
 mod state;
 mod unused_sessions;
+mod view;
 mod writer;
 
 use std::borrow::Cow;
@@ -41,7 +42,9 @@ pub use recall::{COUNTED, RecallMatch, RecallQuery, RecallResults, StoredMessage
 pub(super) use schema::SCHEMA;
 
 use super::{PATIENCE, StoreError, failure, open};
+use crate::principal::{Principal, SessionGrant};
 use unused_sessions::UnusedSessions;
+use view::SessionView;
 use writer::{Job, SessionWriter, Work};
 
 /// The age in milliseconds after which a session without events is deleted.
@@ -180,10 +183,12 @@ pub struct SearchHit {
     pub snippet: String,
 }
 
-/// A handle to the session store. Clones share one store; dropping the last one waits until everything is written.
+/// A handle to the sessions of one principal. Clones share one store; dropping the last one waits until everything is
+/// written. For a handle, the sessions of other principals do not exist.
 #[derive(Debug, Clone)]
 pub struct SessionStore {
     shared: Arc<Shared>,
+    view: Arc<SessionView>,
 }
 
 #[derive(Debug)]
@@ -209,7 +214,7 @@ impl Drop for Shared {
 }
 
 impl SessionStore {
-    /// Opens the store in the data folder, creating it if it does not exist.
+    /// Opens the store in the data folder, creating it if it does not exist. The handle is that of `local`.
     pub fn open(data: &Path) -> Result<Self, StoreError> {
         let file = data.join("sessions.db");
         let connection = open(&file, &SCHEMA)?;
@@ -229,7 +234,17 @@ impl SessionStore {
         let reader = Some(Arc::new(Mutex::new(reader)));
         let unused = UnusedSessions::default();
         let shared = Shared { file, reader, queue: Some(queue), unwritten, writer: Some(writer), unused };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: Arc::new(shared), view: Arc::new(SessionView::of(&SessionGrant::local())) })
+    }
+
+    /// Returns a handle to the same store that sees what the grant admits.
+    #[must_use]
+    pub fn for_grant(&self, grant: &SessionGrant) -> Self {
+        Self { shared: Arc::clone(&self.shared), view: Arc::new(SessionView::of(grant)) }
+    }
+
+    fn principal(&self) -> &Principal {
+        self.view.principal()
     }
 
     /// Creates a session and returns its id. Ids are never reused. A session is stored with its first event; a child
@@ -242,14 +257,14 @@ impl SessionStore {
                 self.store_unused(&parent);
                 self.ask(&id, Work::Create(Box::new(new))).await?;
             }
-            None => self.shared.unused.add(&id, new, now),
+            None => self.shared.unused.add(self.principal(), &id, new, now),
         }
         Ok(id)
     }
 
     /// Queues the creation of a session that is only in memory.
     fn store_unused(&self, id: &str) {
-        if let Some(new) = self.shared.unused.take(id) {
+        if let Some(new) = self.shared.unused.take(self.principal(), id) {
             self.queue(id, Work::Create(Box::new(new)), None);
         }
     }
@@ -267,7 +282,7 @@ impl SessionStore {
 
     /// Queues a change, in order with the events.
     pub fn change(&self, id: &str, change: SessionChange) {
-        if self.shared.unused.change(id, &change) {
+        if self.shared.unused.change(self.principal(), id, &change) {
             return;
         }
         self.store_unused(id);
@@ -282,7 +297,7 @@ impl SessionStore {
 
     /// Queues the removal of an entry.
     pub fn remove_state(&self, id: &str, owner: &str, key: &str) {
-        if self.shared.unused.contains(id) {
+        if self.shared.unused.contains(self.principal(), id) {
             return;
         }
         self.queue(id, Work::RemoveState { owner: owner.to_owned(), key: key.to_owned() }, None);
@@ -291,48 +306,51 @@ impl SessionStore {
     /// Returns the entries of a session, sorted by owner and key.
     pub async fn state(&self, id: &str) -> Result<Vec<StateEntry>, StoreError> {
         let id = id.to_owned();
-        self.read(move |connection| state::read(connection, &id)).await
+        self.read(move |connection, view| state::read(connection, view, &id)).await
     }
 
     /// Waits until everything queued for this session is on disk. Fails if some of it could not be written.
     pub async fn flush(&self, id: &str) -> Result<(), StoreError> {
-        if self.shared.unused.contains(id) {
+        if self.shared.unused.contains(self.principal(), id) {
             return Ok(());
         }
         self.ask(id, Work::Flush).await.map(drop)
     }
 
     pub async fn find(&self, id: &str) -> Result<Option<StoredSession>, StoreError> {
-        if let Some(unused) = self.shared.unused.find(id) {
-            return Ok(Some(unused));
+        if let Some(unused) = self.shared.unused.find(self.principal(), id) {
+            return Ok(Some(unused).filter(|unused| self.view.admits(&unused.agent, &unused.mode, &unused.cwd)));
         }
         let id = id.to_owned();
-        self.read(move |connection| read::find(connection, &id)).await
+        self.read(move |connection, view| read::find(connection, view, &id)).await
     }
 
     /// Returns the events of a session in order.
     pub async fn events(&self, id: &str) -> Result<Vec<StoredEvent>, StoreError> {
         let id = id.to_owned();
-        self.read(move |connection| read::events(connection, &id)).await
+        self.read(move |connection, view| read::events(connection, view, &id)).await
     }
 
     /// Lists the sessions that have a message, newest first.
     pub async fn list(&self, filter: ListFilter) -> Result<Vec<StoredSession>, StoreError> {
-        self.read(move |connection| read::list(connection, &filter)).await
+        self.read(move |connection, view| read::list(connection, view, &filter)).await
     }
 
     /// Returns a session, its parent, and the child sessions of either.
     pub async fn family(&self, id: &str) -> Result<Vec<String>, StoreError> {
-        if self.shared.unused.contains(id) {
+        if self.shared.unused.contains(self.principal(), id) {
             return Ok(vec![id.to_owned()]);
         }
         let id = id.to_owned();
-        self.read(move |connection| read::family(connection, &id)).await
+        self.read(move |connection, view| read::family(connection, view, &id)).await
     }
 
     /// Deletes a session; returns false if it does not exist.
     pub async fn delete(&self, id: &str) -> Result<bool, StoreError> {
-        if self.shared.unused.take(id).is_some() {
+        if !self.admits(id).await? {
+            return Ok(false);
+        }
+        if self.shared.unused.take(self.principal(), id).is_some() {
             return Ok(true);
         }
         self.ask(id, Work::Delete).await
@@ -341,19 +359,19 @@ impl SessionStore {
     /// Finds the events that contain all these words, best match first. The query has no special characters.
     pub async fn search(&self, words: &str, within: FolderFilter, limit: usize) -> Result<Vec<SearchHit>, StoreError> {
         let words = words.to_owned();
-        self.read(move |connection| read::search(connection, &words, &within, limit)).await
+        self.read(move |connection, view| read::search(connection, view, &words, &within, limit)).await
     }
 
     /// Finds messages of earlier sessions, best match first, then newest. Without words, returns the newest message of
     /// each session.
     pub async fn recall(&self, recall: RecallQuery) -> Result<RecallResults, StoreError> {
-        self.read(move |connection| recall::recall(connection, &recall, id::now())).await
+        self.read(move |connection, view| recall::recall(connection, view, &recall, id::now())).await
     }
 
     /// Returns the messages of a session that are not undone, in order, starting at event `from`.
     pub async fn messages(&self, id: &str, from: u64, limit: usize) -> Result<Vec<StoredMessage>, StoreError> {
         let id = id.to_owned();
-        self.read(move |connection| recall::read_messages(connection, &id, from, limit)).await
+        self.read(move |connection, view| recall::read_messages(connection, view, &id, from, limit)).await
     }
 
     /// Returns at most `limit` messages that share the most terms with `words`. It examines a bounded number of
@@ -366,17 +384,27 @@ impl SessionStore {
         weigh: TermWeights,
         limit: usize,
     ) -> Result<TermStats, StoreError> {
-        self.read_as_it_is(move |connection| recall::common_terms(connection, &words, &within, &without, weigh, limit))
-            .await
+        let query = move |connection: &Connection, view: &SessionView| {
+            recall::common_terms(connection, view, &words, &within, &without, weigh, limit)
+        };
+        self.read_as_it_is(query).await
     }
 
     /// Copies a session with its events and returns the new id. The copy's usage is zero. `None` if the session does
     /// not exist.
     pub async fn copy(&self, id: &str) -> Result<Option<String>, StoreError> {
+        if !self.admits(id).await? {
+            return Ok(None);
+        }
         self.store_unused(id);
         let new = id::new(id::now())?;
         let found = self.ask(id, Work::Copy { new: new.clone() }).await?;
         Ok(found.then_some(new))
+    }
+
+    /// Returns whether a client of this handle may name the session. The writer itself compares only the principal.
+    async fn admits(&self, id: &str) -> Result<bool, StoreError> {
+        Ok(self.view.is_whole() || self.find(id).await?.is_some())
     }
 
     /// Finds the session with this id or id prefix. Fails if several ids start with the prefix.
@@ -384,7 +412,7 @@ impl SessionStore {
         let prefix = prefix.trim().to_ascii_lowercase();
         let candidates = {
             let prefix = prefix.clone();
-            self.read(move |connection| read::beginning_with(connection, &prefix)).await?
+            self.read(move |connection, view| read::beginning_with(connection, view, &prefix)).await?
         };
         match candidates.as_slice() {
             [] => Ok(None),
@@ -395,7 +423,7 @@ impl SessionStore {
     }
 
     fn queue(&self, id: &str, work: Work, reply: Option<writer::WriteReply>) {
-        let job = Job { session: id.to_owned(), at: id::now(), work, reply };
+        let job = Job { principal: self.principal().clone(), session: id.to_owned(), at: id::now(), work, reply };
         self.shared.unwritten.fetch_add(job.size(), Ordering::Relaxed);
         let is_sent = self.shared.queue.as_ref().is_some_and(|queue| queue.send(job).is_ok());
         if !is_sent {
@@ -412,7 +440,7 @@ impl SessionStore {
 
     async fn read<T: Send + 'static>(
         &self,
-        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        query: impl FnOnce(&Connection, &SessionView) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.ask("", Work::Nothing).await?;
         self.read_as_it_is(query).await
@@ -421,10 +449,12 @@ impl SessionStore {
     /// Reads without waiting for the queue, so the query may miss the latest jobs.
     async fn read_as_it_is<T: Send + 'static>(
         &self,
-        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        query: impl FnOnce(&Connection, &SessionView) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let Some(reader) = self.shared.reader.clone() else { return Err(self.unusable("it is closed")) };
-        let read = tokio::task::spawn_blocking(move || query(&reader.lock().unwrap_or_else(PoisonError::into_inner)));
+        let view = Arc::clone(&self.view);
+        let read =
+            tokio::task::spawn_blocking(move || query(&reader.lock().unwrap_or_else(PoisonError::into_inner), &view));
         match read.await {
             Ok(result) => result.map_err(|error| failure(&self.shared.file, &error)),
             Err(error) => Err(self.unusable(&format!("reading it broke off: {error}"))),

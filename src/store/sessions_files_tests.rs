@@ -103,7 +103,7 @@ async fn a_store_of_a_newer_skein_is_left_alone() {
     store.raw().pragma_update(None, "user_version", 99).unwrap();
     let folder = store.folder;
     drop(store.sessions);
-    assert!(matches!(refused("newer", folder.path()), StoreError::Newer { found: 99, known: 3, .. }));
+    assert!(matches!(refused("newer", folder.path()), StoreError::Newer { found: 99, known: 4, .. }));
 }
 
 /// A database of version 2 opens with its sessions, and the help text of the offline model is no longer found.
@@ -134,6 +134,30 @@ async fn a_database_of_the_version_before_is_migrated() {
     let entry = StateEntry { owner: "todo".to_owned(), key: "list".to_owned(), value: b"[]".to_vec() };
     sessions.put_state("one", entry.clone());
     assert_eq!(sessions.state("one").await.unwrap(), [entry]);
+}
+
+/// A database of version 3 opens, and its sessions are those of `local`.
+#[tokio::test]
+async fn sessions_of_an_older_version_become_those_of_local() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = Connection::open(folder.path().join("sessions.db")).unwrap();
+    SCHEMA.migrations[..3].iter().for_each(|migration| before.execute_batch(migration).unwrap());
+    let rows = format!(
+        "PRAGMA application_id = {}; PRAGMA user_version = 3;
+         INSERT INTO session (id, cwd, roots, agent, mode, model, created_at, updated_at, events)
+            VALUES ('one', '/here', '[]', 'goose', 'assistant', 'offline', 1, 1, 1);
+         INSERT INTO event (session, seq, at, kind, body, text) VALUES (1, 1, 1, 'message', '{{}}', 'a zebra');",
+        SCHEMA.mark
+    );
+    before.execute_batch(&rows).unwrap();
+    drop(before);
+    let local = SessionStore::open(folder.path()).unwrap();
+    assert_eq!(local.list(ListFilter::default()).await.unwrap().len(), 1);
+    assert_eq!(local.search("zebra", FolderFilter::Anywhere, 9).await.unwrap().len(), 1);
+    let limits = crate::principal::TokenLimits { roots: vec!["/here".into()], ..Default::default() };
+    let ann = local.for_grant(&SessionGrant::new(Principal::new("ann").unwrap(), limits));
+    assert_eq!(ann.list(ListFilter::default()).await.unwrap(), []);
+    assert_eq!(ann.find("one").await.unwrap(), None);
 }
 
 #[tokio::test]

@@ -15,10 +15,13 @@ use super::editor::Editor;
 use super::manage::{EnabledServices, ServiceManager};
 use super::notice::{LogNotices, NoticeSink};
 use super::state::{NoStateStore, StateEntries, StateStore};
+use crate::principal::{Principal, SessionGrant};
 use crate::sandbox::HiddenPaths;
 
 /// The ports that the creator of a session passes to its context.
 pub struct SessionContextPorts {
+    /// The owner of the session, and the limits of its token.
+    pub grant: SessionGrant,
     /// Paths that file tools neither read nor write, also below the roots.
     pub hidden: Arc<HiddenPaths>,
     /// The editor that shows the session, if it lends files or terminals.
@@ -29,10 +32,16 @@ pub struct SessionContextPorts {
     pub state: Arc<dyn StateStore>,
 }
 
-/// No hidden paths, no editor and no stored state; notices go to the log.
+/// A session of `local` without hidden paths, editor and stored state; notices go to the log.
 impl Default for SessionContextPorts {
     fn default() -> Self {
-        Self { hidden: Arc::default(), editor: None, notices: Arc::new(LogNotices), state: Arc::new(NoStateStore) }
+        Self {
+            grant: SessionGrant::local(),
+            hidden: Arc::default(),
+            editor: None,
+            notices: Arc::new(LogNotices),
+            state: Arc::new(NoStateStore),
+        }
     }
 }
 
@@ -46,6 +55,8 @@ impl std::fmt::Debug for SessionContextPorts {
 /// session.
 pub struct SessionContext {
     pub id: String,
+    /// The owner of the session, and the limits of its token.
+    pub grant: SessionGrant,
     lifetime: SessionLifetime,
     /// Base of relative paths.
     pub cwd: PathBuf,
@@ -89,11 +100,12 @@ impl SessionContext {
         scratch: PathBuf,
         ports: SessionContextPorts,
     ) -> Arc<Self> {
-        let SessionContextPorts { hidden, editor, notices, state } = ports;
+        let SessionContextPorts { grant, hidden, editor, notices, state } = ports;
         let mut roots = vec![cwd.clone(), scratch.clone()];
         roots.extend(additional_roots);
         Arc::new(Self {
             id: id.into(),
+            grant,
             lifetime: SessionLifetime::new(),
             cwd,
             roots,
@@ -116,6 +128,11 @@ impl SessionContext {
         let hidden = self.hidden.covering(path)?;
         let scratch = crate::root_files::resolve(&self.scratch).is_ok_and(|scratch| path.starts_with(scratch.path));
         (!scratch).then_some(hidden)
+    }
+
+    /// Returns the owner of the session and of everything that its services keep.
+    pub fn principal(&self) -> &Principal {
+        self.grant.principal()
     }
 
     /// Returns the services that the session has enabled or disabled. The result shares its state with the session.

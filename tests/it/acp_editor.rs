@@ -45,7 +45,7 @@ fn editor(sandbox: &Sandbox, fs: &Value) -> (Acp, Buffers) {
 
 /// What is in the editor and not on disk yet is what a tool reads.
 #[test]
-fn an_unsaved_change_is_seen() {
+pub(crate) fn an_unsaved_change_is_seen() {
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "as it was saved\n");
     let (mut client, buffers) = editor(&sandbox, &json!({"readTextFile": true, "writeTextFile": true}));
@@ -61,7 +61,7 @@ fn an_unsaved_change_is_seen() {
 
 /// An edit goes through the editor, by an absolute path, and is shown as a diff.
 #[test]
-fn an_edit_goes_through_the_editor() {
+pub(crate) fn an_edit_goes_through_the_editor() {
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "one\ntwo\n");
     let (mut client, buffers) = editor(&sandbox, &json!({"readTextFile": true, "writeTextFile": true}));
@@ -79,7 +79,7 @@ fn an_edit_goes_through_the_editor() {
 
 /// 31: only what was offered is asked for.
 #[test]
-fn a_client_that_only_shows_files_is_not_asked_to_write() {
+pub(crate) fn a_client_that_only_shows_files_is_not_asked_to_write() {
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "one\n");
     let (mut client, _) = editor(&sandbox, &json!({"readTextFile": true, "writeTextFile": false}));
@@ -95,7 +95,7 @@ fn a_client_that_only_shows_files_is_not_asked_to_write() {
 
 /// A client that fails is done without: the disk has the file, too.
 #[test]
-fn a_client_that_fails_is_done_without() {
+pub(crate) fn a_client_that_fails_is_done_without() {
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "from the disk\n");
     let (mut client, _) = editor(&sandbox, &json!({"readTextFile": true, "writeTextFile": true}));
@@ -107,7 +107,7 @@ fn a_client_that_fails_is_done_without() {
 
 /// A client that does not answer does not keep a turn from being cancelled.
 #[test]
-fn a_client_that_is_silent_does_not_hold_a_turn() {
+pub(crate) fn a_client_that_is_silent_does_not_hold_a_turn() {
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "from the disk\n");
     let (mut client, _) = editor(&sandbox, &json!({"readTextFile": true, "writeTextFile": true}));
@@ -122,7 +122,7 @@ fn a_client_that_is_silent_does_not_hold_a_turn() {
 
 /// What lies outside the session's folders is not asked of the editor either.
 #[test]
-fn the_editor_opens_no_other_folders() {
+pub(crate) fn the_editor_opens_no_other_folders() {
     let sandbox = Sandbox::new();
     sandbox.write("hidden/c.txt", "the letter c\n");
     let (mut client, _) = editor(&sandbox, &json!({"readTextFile": true, "writeTextFile": true}));
@@ -158,7 +158,7 @@ fn terminals(sandbox: &Sandbox, said: &'static str) -> (Acp, Rc<RefCell<Vec<Stri
 
 /// A command runs in the client's terminal, which the call shows and which is given back.
 #[test]
-fn a_command_runs_in_the_clients_terminal() {
+pub(crate) fn a_command_runs_in_the_clients_terminal() {
     let sandbox = Sandbox::new();
     let (mut client, open) = terminals(&sandbox, "from the terminal\n");
     let session = client.session();
@@ -188,7 +188,7 @@ fn a_command_runs_in_the_clients_terminal() {
 
 /// A session that is loaded names no terminal of the days before; what was said in it is told instead.
 #[test]
-fn a_loaded_session_tells_what_a_terminal_said() {
+pub(crate) fn a_loaded_session_tells_what_a_terminal_said() {
     let sandbox = Sandbox::new();
     let (mut client, _open) = terminals(&sandbox, "from the terminal\n");
     let session = client.session();
@@ -205,7 +205,7 @@ fn a_loaded_session_tells_what_a_terminal_said() {
 
 /// 40: a terminal is given back when the turn is cancelled, too, and before that its command is killed.
 #[test]
-fn a_terminal_is_given_back_when_the_turn_is_cancelled() {
+pub(crate) fn a_terminal_is_given_back_when_the_turn_is_cancelled() {
     let sandbox = Sandbox::new();
     let (mut client, open) = terminals(&sandbox, "half of it\n");
     client.on("terminal/wait_for_exit", |_| None);
@@ -225,7 +225,7 @@ fn a_terminal_is_given_back_when_the_turn_is_cancelled() {
 
 /// A client that makes no terminal is done without.
 #[test]
-fn a_client_that_makes_no_terminal_is_done_without() {
+pub(crate) fn a_client_that_makes_no_terminal_is_done_without() {
     let sandbox = Sandbox::new();
     let (mut client, _) = terminals(&sandbox, "");
     client.on("terminal/create", |_| Some(json!({"error": {"code": -32603, "message": "no terminals today"}})));

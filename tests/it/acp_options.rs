@@ -26,7 +26,7 @@ fn values(option: &Value) -> Vec<&str> {
 
 /// 32, 33, 35: what is current can be chosen, nothing is boolean, and internal modes are nowhere.
 #[test]
-fn what_is_current_can_be_chosen() {
+pub(crate) fn what_is_current_can_be_chosen() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let (_, answer) = set_up(&mut client);
@@ -58,7 +58,7 @@ fn what_is_current_can_be_chosen() {
 
 /// 32, 36: each of the two ways to set the mode is heard on the other.
 #[test]
-fn modes_and_options_are_in_step() {
+pub(crate) fn modes_and_options_are_in_step() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let (session, _) = set_up(&mut client);
@@ -76,7 +76,7 @@ fn modes_and_options_are_in_step() {
 
 /// 34: the answer to a choice is the whole list with the new value.
 #[test]
-fn the_answer_to_a_choice_is_the_whole_list() {
+pub(crate) fn the_answer_to_a_choice_is_the_whole_list() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let (session, answer) = set_up(&mut client);
@@ -91,7 +91,7 @@ fn the_answer_to_a_choice_is_the_whole_list() {
 
 /// The level of approval that was chosen is the one that holds.
 #[test]
-fn approval_is_what_was_chosen() {
+pub(crate) fn approval_is_what_was_chosen() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let (session, _) = set_up(&mut client);
@@ -110,7 +110,7 @@ fn approval_is_what_was_chosen() {
 
 /// 32: what is not there cannot be chosen, and the choice stays.
 #[test]
-fn what_is_unknown_cannot_be_chosen() {
+pub(crate) fn what_is_unknown_cannot_be_chosen() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let (session, answer) = set_up(&mut client);
@@ -136,7 +136,7 @@ fn what_is_unknown_cannot_be_chosen() {
 
 /// `--agent` and `--mode` say where new sessions of one launch begin.
 #[test]
-fn the_command_line_says_where_sessions_begin() {
+pub(crate) fn the_command_line_says_where_sessions_begin() {
     let sandbox = Sandbox::new();
     for (args, mode) in [
         (vec!["--agent", "coding"], "coding/backend"),
@@ -159,7 +159,7 @@ fn the_command_line_says_where_sessions_begin() {
 
 /// A switch that is read before a prompt holds for it, though its answer was not waited for.
 #[test]
-fn a_prompt_runs_in_the_mode_that_was_set_before_it() {
+pub(crate) fn a_prompt_runs_in_the_mode_that_was_set_before_it() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let (session, _) = set_up(&mut client);
@@ -176,7 +176,7 @@ fn a_prompt_runs_in_the_mode_that_was_set_before_it() {
 
 /// A switch in the middle of a turn is answered at once, and holds from the next turn.
 #[test]
-fn a_switch_in_a_turn_holds_from_the_next() {
+pub(crate) fn a_switch_in_a_turn_holds_from_the_next() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on("session/request_permission", |_| None);
@@ -204,7 +204,7 @@ modes:
 
 /// A mode whose service cannot start is refused with the reason, and the old one stays.
 #[test]
-fn a_mode_that_cannot_be_entered_is_refused() {
+pub(crate) fn a_mode_that_cannot_be_entered_is_refused() {
     let sandbox = Sandbox::new();
     let clock = json!({"version": 1, "kind": "service", "name": "clock", "description": "Tells the time.",
         "transport": {"stdio": {"command": "/no/such/clock", "args": []}}, "groups": {"clock": ["now"]}});
@@ -230,7 +230,7 @@ fn a_mode_that_cannot_be_entered_is_refused() {
 /// The level of a launch is for the launch: a switch of mode does not make it the session's, and the next launch's
 /// own level holds for what is loaded.
 #[test]
-fn the_level_of_a_launch_is_not_kept_and_the_next_ones_holds() {
+pub(crate) fn the_level_of_a_launch_is_not_kept_and_the_next_ones_holds() {
     let sandbox = Sandbox::new();
     let mut loose = Acp::able(&sandbox, &["--approval", "auto"], &json!({}));
     let (session, _) = set_up(&mut loose);

@@ -19,7 +19,7 @@ fn with_model(sandbox: &Sandbox, model: &ScriptedModel) -> Acp {
 
 /// 19, 20, 23, 38: a turn is told in order, and its end comes last.
 #[test]
-fn a_turn_is_told_before_it_is_answered() {
+pub(crate) fn a_turn_is_told_before_it_is_answered() {
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "the letter a\n");
     let mut client = Acp::start(&sandbox);
@@ -73,7 +73,7 @@ fn forward(updates: &[Value]) {
 
 /// 21, 22: links, images and embedded resources are taken; sound was not advertised.
 #[test]
-fn what_was_advertised_can_be_prompted() {
+pub(crate) fn what_was_advertised_can_be_prompted() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let session = client.session();
@@ -108,7 +108,7 @@ fn what_was_advertised_can_be_prompted() {
 
 /// What the user shows is what the model is shown.
 #[test]
-fn a_model_is_shown_what_was_prompted() {
+pub(crate) fn a_model_is_shown_what_was_prompted() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| Answer::Says(vec!["seen".to_owned()]));
     let mut client = with_model(&sandbox, &model);
@@ -128,7 +128,7 @@ fn a_model_is_shown_what_was_prompted() {
 
 /// 39: a question has options that differ, in words, and shows what is asked for.
 #[test]
-fn a_question_says_what_it_is_about() {
+pub(crate) fn a_question_says_what_it_is_about() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on_permission("allow_once");
@@ -156,7 +156,7 @@ fn a_question_says_what_it_is_about() {
 
 /// Issue 16, point 6: a command closed its fence and went on as text of the question.
 #[test]
-fn a_command_cannot_leave_the_fence_around_it() {
+pub(crate) fn a_command_cannot_leave_the_fence_around_it() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on_permission("reject_once");
@@ -172,7 +172,7 @@ fn a_command_cannot_leave_the_fence_around_it() {
 
 /// Clients render text as Markdown. A file must appear as it is, fences included.
 #[test]
-fn tool_output_is_fenced_and_raw_output_is_plain() {
+pub(crate) fn tool_output_is_fenced_and_raw_output_is_plain() {
     let sandbox = Sandbox::new();
     sandbox.write("project/notes.md", "# Title\n```sh\nls\n```\n* item\n");
     let mut client = Acp::start(&sandbox);
@@ -190,7 +190,7 @@ fn tool_output_is_fenced_and_raw_output_is_plain() {
 
 /// Issue 16, point 8: characters that do not show are seen in a question, each as one sign.
 #[test]
-fn a_command_cannot_hide_characters_from_a_question() {
+pub(crate) fn a_command_cannot_hide_characters_from_a_question() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on_permission("reject_once");
@@ -211,7 +211,7 @@ fn a_command_cannot_hide_characters_from_a_question() {
 
 /// 39: what is rejected is not run; always means this very command and no other.
 #[test]
-fn always_covers_one_command_and_no_is_no() {
+pub(crate) fn always_covers_one_command_and_no_is_no() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let answers: Rc<RefCell<Vec<&str>>> = Rc::default();
@@ -253,7 +253,7 @@ fn always_covers_one_command_and_no_is_no() {
 
 /// 24, 25, 26, 27: a turn that waits for consent can be cancelled, and the next one works.
 #[test]
-fn a_question_is_taken_back_when_the_turn_is_cancelled() {
+pub(crate) fn a_question_is_taken_back_when_the_turn_is_cancelled() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on("session/request_permission", |_| None);
@@ -277,7 +277,7 @@ fn a_question_is_taken_back_when_the_turn_is_cancelled() {
 
 /// The same if the client answers too late, or never: the agent does not wait for it.
 #[test]
-fn a_client_that_does_not_answer_does_not_hold_the_turn() {
+pub(crate) fn a_client_that_does_not_answer_does_not_hold_the_turn() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on("session/request_permission", |_| None);
@@ -296,7 +296,7 @@ fn a_client_that_does_not_answer_does_not_hold_the_turn() {
 
 /// 24, 25, 38: a running command is stopped, and its process is gone.
 #[test]
-fn a_running_command_is_stopped() {
+pub(crate) fn a_running_command_is_stopped() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on_permission("allow_once");
@@ -317,7 +317,7 @@ fn a_running_command_is_stopped() {
 
 /// 24, 27: a model that speaks is cut off; what it had said is remembered.
 #[test]
-fn a_speaking_model_is_cut_off() {
+pub(crate) fn a_speaking_model_is_cut_off() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|request| match asked(request).contains("speak") {
         true => Answer::Hangs("I was about to"),
@@ -338,7 +338,7 @@ fn a_speaking_model_is_cut_off() {
 
 /// A cancel right behind its prompt is not lost.
 #[test]
-fn a_cancel_right_behind_its_prompt_is_not_lost() {
+pub(crate) fn a_cancel_right_behind_its_prompt_is_not_lost() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| Answer::Hangs("…"));
     let mut client = with_model(&sandbox, &model);
@@ -359,7 +359,7 @@ fn a_cancel_right_behind_its_prompt_is_not_lost() {
 
 /// 28: a request can be cancelled by its id; it is answered once.
 #[test]
-fn a_prompt_can_be_cancelled_by_its_id() {
+pub(crate) fn a_prompt_can_be_cancelled_by_its_id() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| Answer::Hangs("…"));
     let mut client = with_model(&sandbox, &model);
@@ -375,7 +375,7 @@ fn a_prompt_can_be_cancelled_by_its_id() {
 
 /// A second prompt in a session that is busy is refused, and the first goes on.
 #[test]
-fn a_busy_session_takes_no_second_prompt() {
+pub(crate) fn a_busy_session_takes_no_second_prompt() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on("session/request_permission", |_| None);
@@ -392,7 +392,7 @@ fn a_busy_session_takes_no_second_prompt() {
 
 /// 29: sessions speak beside each other; cancelling one leaves the other alone.
 #[test]
-fn sessions_do_not_wait_for_each_other() {
+pub(crate) fn sessions_do_not_wait_for_each_other() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|request| match asked(request).contains("hang") {
         true => Answer::Hangs("…"),
@@ -414,7 +414,7 @@ fn sessions_do_not_wait_for_each_other() {
 
 /// 29: a hundred sessions at once all end, and none waits for another to end.
 #[test]
-fn a_hundred_sessions_interleave() {
+pub(crate) fn a_hundred_sessions_interleave() {
     const COUNT: usize = 100;
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "the letter a\n");
@@ -446,7 +446,7 @@ fn a_hundred_sessions_interleave() {
 
 /// A provider that fails is an error, not the end of a turn, and the session goes on.
 #[test]
-fn a_failure_of_the_model_is_an_error() {
+pub(crate) fn a_failure_of_the_model_is_an_error() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|request| match asked(request).contains("hello") {
         true => Answer::Says(vec!["fine".to_owned()]),
@@ -474,7 +474,7 @@ fn a_failure_of_the_model_is_an_error() {
 
 /// 38: a model that repeats the ids of its calls does not make two calls one.
 #[test]
-fn calls_have_ids_of_their_own_whatever_the_model_says() {
+pub(crate) fn calls_have_ids_of_their_own_whatever_the_model_says() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|request| match has_result(request) {
         false => Answer::Calls { id: "call_1", tool: "developer__list_dir", arguments: json!({"path": "."}) },
@@ -493,7 +493,7 @@ fn calls_have_ids_of_their_own_whatever_the_model_says() {
 
 /// The first prompt names the session, in an update and in the list.
 #[test]
-fn the_first_prompt_names_the_session() {
+pub(crate) fn the_first_prompt_names_the_session() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let session = client.session();
@@ -507,7 +507,7 @@ fn the_first_prompt_names_the_session() {
 
 /// 37: a plan is told whole each time.
 #[test]
-fn a_plan_is_told_whole() {
+pub(crate) fn a_plan_is_told_whole() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on_permission("allow_once");
@@ -526,7 +526,7 @@ fn a_plan_is_told_whole() {
 
 /// An edit is shown as a diff with both texts.
 #[test]
-fn an_edit_is_shown_as_a_diff() {
+pub(crate) fn an_edit_is_shown_as_a_diff() {
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "one\ntwo\n");
     let mut client = Acp::start(&sandbox);
@@ -554,7 +554,7 @@ fn an_edit_is_shown_as_a_diff() {
 /// 23, 52: five thousand deltas of two sessions at once: nothing is lost, nothing changes its place, and the end of
 /// each turn comes last.
 #[test]
-fn a_fast_stream_keeps_its_order() {
+pub(crate) fn a_fast_stream_keeps_its_order() {
     let sandbox = Sandbox::new();
     let pieces: Vec<_> = (0..5_000).map(|number| format!("{number} ")).collect();
     let (whole, of_model) = (pieces.concat(), pieces.clone());
@@ -587,7 +587,7 @@ fn a_fast_stream_keeps_its_order() {
 
 /// 52: how full the window is, and what the session has cost, where both are known.
 #[test]
-fn usage_is_told_with_its_cost() {
+pub(crate) fn usage_is_told_with_its_cost() {
     let sandbox = Sandbox::new();
     let facts = "version: 1\nmodels:\n  openai:scripted: {window: 100000, input: 10.0, output: 20.0}\n";
     sandbox.write("config/config.yaml", facts);
@@ -608,7 +608,7 @@ fn usage_is_told_with_its_cost() {
 
 /// The protocol requires the size of the window. Where it is unknown, a common size is told.
 #[test]
-fn usage_is_told_without_a_known_window() {
+pub(crate) fn usage_is_told_without_a_known_window() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| Answer::Says(vec!["fine".to_owned()]));
     let mut client = with_model(&sandbox, &model);
@@ -620,7 +620,7 @@ fn usage_is_told_without_a_known_window() {
 
 /// A model without a key is an error that clients show with their set-up, and it names the command.
 #[test]
-fn a_missing_key_is_an_authentication_error() {
+pub(crate) fn a_missing_key_is_an_authentication_error() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&["acp", "--model", "offline"]);
     command.env_remove("ANTHROPIC_API_KEY");
@@ -643,7 +643,7 @@ fn a_missing_key_is_an_authentication_error() {
 
 /// A search names the files that match, and has the kind that clients have an icon for.
 #[test]
-fn a_search_lists_the_matching_files() {
+pub(crate) fn a_search_lists_the_matching_files() {
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "one\ntwo greet\n");
     sandbox.write("project/b.txt", "greet\n");
@@ -661,7 +661,7 @@ fn a_search_lists_the_matching_files() {
 
 /// 52: a talk that was shortened is told to clients that understand it; the model is shown the summary.
 #[test]
-fn a_shortened_talk_is_told_to_who_understands_it() {
+pub(crate) fn a_shortened_talk_is_told_to_who_understands_it() {
     let sandbox = Sandbox::new();
     for capabilities in [json!({}), json!({"session": {"compaction": {}}})] {
         let model = ScriptedModel::new(|_| Answer::Says(vec!["word ".repeat(3_000)]));
@@ -684,7 +684,7 @@ fn a_shortened_talk_is_told_to_who_understands_it() {
 
 /// A client that reads late gets fewer chunks and the same words, and the first of them came at once.
 #[test]
-fn a_client_that_reads_late_gets_the_same_words() {
+pub(crate) fn a_client_that_reads_late_gets_the_same_words() {
     let sandbox = Sandbox::new();
     let pieces: Vec<_> = (0..20_000).map(|number| format!("{number} ")).collect();
     let (whole, of_model) = (pieces.concat(), pieces.clone());
@@ -707,7 +707,7 @@ fn a_client_that_reads_late_gets_the_same_words() {
 
 /// 39: what is kept for the project is kept in the user's config, and counts in the next session.
 #[test]
-fn always_in_this_project_is_kept_in_the_users_config() {
+pub(crate) fn always_in_this_project_is_kept_in_the_users_config() {
     let sandbox = Sandbox::new();
     sandbox.write("config/config.yaml", "# mine\nversion: 1\n");
     let mut client = Acp::able(&sandbox, &[], &json!({"_meta": {"skein/option-names": true}}));
@@ -734,7 +734,7 @@ fn always_in_this_project_is_kept_in_the_users_config() {
 
 /// A client that shows one button per kind cannot save a rule by accident. One that lists the options by name can.
 #[test]
-fn only_clients_that_list_options_are_offered_a_lasting_rule() {
+pub(crate) fn only_clients_that_list_options_are_offered_a_lasting_rule() {
     let sandbox = Sandbox::new();
     for (client_info, lasting) in [
         (json!({"name": "CodeCompanion.nvim", "version": "1.0.0"}), false),
@@ -758,7 +758,7 @@ fn only_clients_that_list_options_are_offered_a_lasting_rule() {
 
 /// CodeCompanion shows only the first diff of a question. The user must not consent to edits that it hides.
 #[test]
-fn an_edit_question_has_one_diff_of_the_whole_file() {
+pub(crate) fn an_edit_question_has_one_diff_of_the_whole_file() {
     let sandbox = Sandbox::new();
     let before = "import sys\n\nprint('Hello, ' + sys.argv[1])\n# the world\n";
     sandbox.write("project/src/app.py", before);
@@ -779,7 +779,7 @@ fn an_edit_question_has_one_diff_of_the_whole_file() {
 
 /// The names of options are for people: they name the action and the file, not the tool.
 #[test]
-fn options_name_the_action_and_the_file() {
+pub(crate) fn options_name_the_action_and_the_file() {
     let sandbox = Sandbox::new();
     sandbox.write("project/src/app.py", "one\n");
     let mut client = Acp::start(&sandbox);
@@ -799,7 +799,7 @@ fn options_name_the_action_and_the_file() {
 
 /// 39: a rule that cannot be kept is told; the call runs all the same.
 #[test]
-fn a_rule_that_is_not_kept_is_told_in_the_turn() {
+pub(crate) fn a_rule_that_is_not_kept_is_told_in_the_turn() {
     for (capabilities, kind, text) in
         [(json!({}), "agent_thought_chunk", "/content/text"), (json!({"session": {"notices": {}}}), "notice", "/title")]
     {

@@ -18,7 +18,7 @@ fn echo(name: &str, args: &[&str], env: &[(&str, &str)]) -> Value {
 
 /// 15, 16: a session has an id, and no other has it.
 #[test]
-fn every_session_has_an_id_of_its_own() {
+pub(crate) fn every_session_has_an_id_of_its_own() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let ids: BTreeSet<_> = (0..5).map(|_| client.session()).collect();
@@ -28,7 +28,7 @@ fn every_session_has_an_id_of_its_own() {
 
 /// The answer to `session/new` comes before any word about the session, which the client does not know yet.
 #[test]
-fn a_session_is_spoken_of_after_it_was_answered() {
+pub(crate) fn a_session_is_spoken_of_after_it_was_answered() {
     let sandbox = Sandbox::new();
     let mut client = Acp::able(&sandbox, &[], &json!({"session": {"notices": {}}}));
     for _ in 0..20 {
@@ -43,7 +43,7 @@ fn a_session_is_spoken_of_after_it_was_answered() {
 
 /// 17: what is wrong in the request makes no session.
 #[test]
-fn a_request_that_is_wrong_makes_no_session() {
+pub(crate) fn a_request_that_is_wrong_makes_no_session() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let cwd = client.cwd();
@@ -62,7 +62,7 @@ fn a_request_that_is_wrong_makes_no_session() {
 
 /// 18: the client's server runs with the arguments and variables it gave, in the session's folder.
 #[test]
-fn a_server_of_the_client_runs_as_it_was_given() {
+pub(crate) fn a_server_of_the_client_runs_as_it_was_given() {
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.path("elsewhere")).unwrap();
     let mut client = Acp::start(&sandbox);
@@ -81,7 +81,7 @@ fn a_server_of_the_client_runs_as_it_was_given() {
 
 /// A server of the client is there for modes that ask for MCP servers, and for no other.
 #[test]
-fn a_server_of_the_client_is_bound_where_the_mode_asks_for_it() {
+pub(crate) fn a_server_of_the_client_is_bound_where_the_mode_asks_for_it() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let session = client.session_with(json!([echo("parrot", &[], &[])]));
@@ -97,7 +97,7 @@ fn a_server_of_the_client_is_bound_where_the_mode_asks_for_it() {
 
 /// A server that cannot start is told, and the session works.
 #[test]
-fn a_server_that_cannot_start_is_told_and_the_session_works() {
+pub(crate) fn a_server_that_cannot_start_is_told_and_the_session_works() {
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "the letter a\n");
     let gone = json!([{"name": "gone", "command": "/no/such/program", "args": [], "env": []},
@@ -149,7 +149,7 @@ async fn a_server_behind_http_is_used() {
 
 /// A server that does not answer holds up neither other sessions nor a cancel of its own.
 #[test]
-fn a_server_that_is_slow_to_start_holds_up_nobody_else() {
+pub(crate) fn a_server_that_is_slow_to_start_holds_up_nobody_else() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let params = json!({"cwd": client.cwd(), "mcpServers": [echo("mute", &["--silent"], &[])]});
@@ -167,7 +167,7 @@ fn a_server_that_is_slow_to_start_holds_up_nobody_else() {
 
 /// What a mode does without is told when it is entered, whenever that is.
 #[test]
-fn what_a_mode_does_without_is_told_when_it_is_entered() {
+pub(crate) fn what_a_mode_does_without_is_told_when_it_is_entered() {
     let sandbox = Sandbox::new();
     let mut client =
         Acp::able(&sandbox, &["--agent", "coding", "--mode", "security"], &json!({"session": {"notices": {}}}));
@@ -187,7 +187,7 @@ fn what_a_mode_does_without_is_told_when_it_is_entered() {
 
 /// A server that came with a session belongs to it: what it asks and warns of is for nobody else.
 #[test]
-fn every_session_has_the_servers_it_came_with_for_itself() {
+pub(crate) fn every_session_has_the_servers_it_came_with_for_itself() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on_permission("allow_once");
@@ -203,7 +203,7 @@ fn every_session_has_the_servers_it_came_with_for_itself() {
 
 /// The prompts of a bound server are commands; what stands behind one fills it in.
 #[test]
-fn a_prompt_of_a_server_is_a_command() {
+pub(crate) fn a_prompt_of_a_server_is_a_command() {
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "the letter a\n");
     let mut client = Acp::start(&sandbox);
@@ -262,7 +262,7 @@ fn calls(updates: &[Value]) -> Vec<Value> {
 
 /// 41: everything that happened is told again before the answer, in a new process, and the calls are the same.
 #[test]
-fn a_loaded_session_is_told_before_it_is_answered() {
+pub(crate) fn a_loaded_session_is_told_before_it_is_answered() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on_permission("allow_once");
@@ -292,7 +292,7 @@ fn a_loaded_session_is_told_before_it_is_answered() {
 
 /// What Skein told the model beside a prompt is not the user's, and is not told again as if it were.
 #[test]
-fn what_was_said_beside_a_prompt_is_not_replayed() {
+pub(crate) fn what_was_said_beside_a_prompt_is_not_replayed() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let session = client.session();
@@ -315,7 +315,7 @@ fn what_was_said_beside_a_prompt_is_not_replayed() {
 
 /// 42: a resumed session is not told again, needs no servers, and remembers.
 #[test]
-fn a_resumed_session_is_not_told_again() {
+pub(crate) fn a_resumed_session_is_not_told_again() {
     let sandbox = Sandbox::new();
     sandbox.write("project/a.txt", "the letter a\n");
     let mut client = Acp::start(&sandbox);
@@ -341,7 +341,7 @@ fn a_resumed_session_is_not_told_again() {
 
 /// 30: an unknown session has a code of its own, and the id is said.
 #[test]
-fn an_unknown_session_is_named() {
+pub(crate) fn an_unknown_session_is_named() {
     let sandbox = Sandbox::new();
     let mut client = Acp::able(&sandbox, &["--unstable-fork"], &json!({}));
     let cwd = client.cwd();
@@ -363,7 +363,7 @@ fn an_unknown_session_is_named() {
 
 /// 43: the list is paged, newest first, and can be narrowed to a folder.
 #[test]
-fn sessions_are_listed_page_by_page() {
+pub(crate) fn sessions_are_listed_page_by_page() {
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.path("other")).unwrap();
     let mut client = Acp::start(&sandbox);
@@ -407,7 +407,7 @@ fn sessions_are_listed_page_by_page() {
 
 /// A session without a prompt is not kept. Its settings are, once it has a prompt.
 #[test]
-fn a_session_is_stored_with_its_first_prompt() {
+pub(crate) fn a_session_is_stored_with_its_first_prompt() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let (unused, used) = (client.session(), client.session());
@@ -428,7 +428,7 @@ fn a_session_is_stored_with_its_first_prompt() {
 
 /// Editors put files and tags around what the user writes. The title is what the user wrote.
 #[test]
-fn a_title_is_what_the_user_wrote() {
+pub(crate) fn a_title_is_what_the_user_wrote() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let session = client.session();
@@ -446,7 +446,7 @@ fn a_title_is_what_the_user_wrote() {
 
 /// The user of an older Skein is told once what has changed; `doctor` repeats it.
 #[test]
-fn changes_of_a_new_version_are_told_once() {
+pub(crate) fn changes_of_a_new_version_are_told_once() {
     let sandbox = Sandbox::new();
     std::fs::create_dir_all(sandbox.path("data")).unwrap();
     drop(skein::store::SessionStore::open(&sandbox.path("data")).unwrap());
@@ -467,7 +467,7 @@ fn changes_of_a_new_version_are_told_once() {
 
 /// 44: what is deleted is gone, and deleting it again is no error.
 #[test]
-fn a_deleted_session_is_gone() {
+pub(crate) fn a_deleted_session_is_gone() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let (kept, deleted) = (client.session(), client.session());
@@ -487,7 +487,7 @@ fn a_deleted_session_is_gone() {
 
 /// 45: closing ends the turn first; a closed session takes no prompts and can be resumed.
 #[test]
-fn a_session_is_closed_after_its_turn() {
+pub(crate) fn a_session_is_closed_after_its_turn() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on_permission("allow_once");
@@ -514,7 +514,7 @@ fn a_session_is_closed_after_its_turn() {
 
 /// 46: folders beside the working directory can be reached, and nothing else can.
 #[test]
-fn additional_directories_can_be_reached() {
+pub(crate) fn additional_directories_can_be_reached() {
     let sandbox = Sandbox::new();
     sandbox.write("beside/b.txt", "the letter b\n");
     sandbox.write("hidden/c.txt", "the letter c\n");
@@ -533,7 +533,7 @@ fn additional_directories_can_be_reached() {
 
 /// Behind a flag, a session can be forked: the fork remembers, and goes its own way.
 #[test]
-fn a_fork_goes_its_own_way() {
+pub(crate) fn a_fork_goes_its_own_way() {
     let sandbox = Sandbox::new();
     let mut client = Acp::able(&sandbox, &["--unstable-fork"], &json!({}));
     client.on_permission("allow_once");

@@ -9,7 +9,7 @@ use crate::support::acp::Acp;
 
 /// 3, 49: ids come back as they were, numbers and texts, and `_meta` is nobody's business.
 #[test]
-fn an_answer_has_the_id_of_its_question() {
+pub(crate) fn an_answer_has_the_id_of_its_question() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     for id in [json!(0), json!(-7), json!(9_007_199_254_740_993_i64), json!("a text"), json!("0")] {
@@ -23,7 +23,7 @@ fn an_answer_has_the_id_of_its_question() {
 
 /// 5: known, unknown and malformed notifications are never answered.
 #[test]
-fn notifications_are_not_answered() {
+pub(crate) fn notifications_are_not_answered() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let mark = client.mark();
@@ -39,7 +39,7 @@ fn notifications_are_not_answered() {
 
 /// 6, 7, 8: what is not known is refused by its code, and the connection goes on.
 #[test]
-fn unknown_methods_are_refused() {
+pub(crate) fn unknown_methods_are_refused() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     for method in ["no/such", "_custom/thing", "session/status", "providers/list", "auth/status", "session/fork"] {
@@ -51,7 +51,7 @@ fn unknown_methods_are_refused() {
 
 /// 1, 2, 8: a line that is no message is answered with `id: null` and survived.
 #[test]
-fn a_line_that_is_no_message_is_answered_and_survived() {
+pub(crate) fn a_line_that_is_no_message_is_answered_and_survived() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     let large = format!("{}\n", "x".repeat(1 << 20)).into_bytes();
@@ -87,7 +87,7 @@ fn a_line_that_is_no_message_is_answered_and_survived() {
 
 /// 9, 12: who answers, and what it can do.
 #[test]
-fn the_agent_introduces_itself() {
+pub(crate) fn the_agent_introduces_itself() {
     let sandbox = Sandbox::new();
     let mut client = Acp::launch(&sandbox, sandbox.command(&["acp"]));
     let said = client.introduce(&json!({}));
@@ -106,7 +106,7 @@ fn the_agent_introduces_itself() {
 
 /// 10, 11: version 1 is answered with 1, and any other with ours, never with an error.
 #[test]
-fn a_version_that_is_not_spoken_is_answered_with_ours() {
+pub(crate) fn a_version_that_is_not_spoken_is_answered_with_ours() {
     let sandbox = Sandbox::new();
     for version in [0, 1, 2, 65_535] {
         let mut client = Acp::launch(&sandbox, sandbox.command(&["acp"]));
@@ -123,7 +123,7 @@ fn a_version_that_is_not_spoken_is_answered_with_ours() {
 
 /// 13: nothing is done for a client that did not introduce itself.
 #[test]
-fn before_initialize_everything_is_refused() {
+pub(crate) fn before_initialize_everything_is_refused() {
     let sandbox = Sandbox::new();
     let mut client = Acp::launch(&sandbox, sandbox.command(&["acp"]));
     let cwd = client.cwd();
@@ -140,7 +140,7 @@ fn before_initialize_everything_is_refused() {
 
 /// 47, 48: the terminal method is only for clients with a terminal, and no session ever asks for a login.
 #[test]
-fn logging_in_is_offered_and_never_asked_for() {
+pub(crate) fn logging_in_is_offered_and_never_asked_for() {
     let sandbox = Sandbox::new();
     let mut client = Acp::launch(&sandbox, sandbox.command(&["acp"]));
     let methods = client.introduce(&json!({}))["authMethods"].clone();
@@ -171,7 +171,7 @@ fn logging_in_is_offered_and_never_asked_for() {
 
 /// 51: the end of stdin is the end of the agent.
 #[test]
-fn the_agent_ends_with_its_stdin() {
+pub(crate) fn the_agent_ends_with_its_stdin() {
     let sandbox = Sandbox::new();
     let mut unspoken = Acp::launch(&sandbox, sandbox.command(&["acp"]));
     assert_eq!(unspoken.finish(), (vec![], 0));
@@ -182,7 +182,7 @@ fn the_agent_ends_with_its_stdin() {
 
 /// 51: also in the middle of a turn, and what the turn started is gone with it.
 #[test]
-fn the_end_of_stdin_in_a_turn_leaves_nothing_behind() {
+pub(crate) fn the_end_of_stdin_in_a_turn_leaves_nothing_behind() {
     let sandbox = Sandbox::new();
     let mut client = Acp::start(&sandbox);
     client.on_permission("allow_once");
@@ -198,7 +198,7 @@ fn the_end_of_stdin_in_a_turn_leaves_nothing_behind() {
 
 /// Manifests that are wrong do not keep the agent from answering: it says what `skein check` says.
 #[test]
-fn a_broken_configuration_is_explained_over_the_protocol() {
+pub(crate) fn a_broken_configuration_is_explained_over_the_protocol() {
     let sandbox = Sandbox::new();
     sandbox
         .write("config/services/clock.yaml", "version: 1\nkind: service\nname: clock\ndescription: x\ntransprt: {}\n");
@@ -225,7 +225,7 @@ fn a_broken_configuration_is_explained_over_the_protocol() {
 
 /// A record that cannot be read is explained and left as it is.
 #[test]
-fn a_damaged_record_is_explained_and_not_touched() {
+pub(crate) fn a_damaged_record_is_explained_and_not_touched() {
     let sandbox = Sandbox::new();
     let damaged = "this is no database, but it may be all that is left of one\n".repeat(100);
     sandbox.write("data/sessions.db", &damaged);

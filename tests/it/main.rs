@@ -123,6 +123,8 @@ mod paths;
 mod peers;
 /// Rules about calls, and what bash really runs.
 mod permissions;
+/// Principals: what one of them never sees of another, and the limits of their tokens.
+mod principals;
 /// Profiles: models, agent, mode and services, from the config or a file.
 mod profiles;
 /// Sessions that share the limits of a provider.
@@ -164,10 +166,20 @@ mod served_modes;
 mod services_doc;
 /// Shell commands of agents in their sandbox: levels, arguments, results, new protected paths.
 mod shell_sandbox;
+/// `skein serve`: checks of requests, tokens, operations.
+mod serve;
+/// ACP connections of `skein serve`: limits, binding to the token, shutdown.
+mod serve_acp;
+/// `skein serve` with TLS: HTTP/2, a changed certificate.
+mod serve_tls;
+/// The wire suite of `skein acp` over WebSocket and HTTP.
+mod serve_wire;
 /// The pool: what is started, shared and stopped, and what a child process gets to see.
 mod services;
 /// `skein sessions`: what is listed, shown, exported, deleted and found.
 mod sessions;
+/// `skein token`: created, listed, revoked.
+mod tokens;
 /// The tutorials, performed, and the examples that they show.
 mod tutorials;
 /// The test vocabulary.

@@ -14,6 +14,8 @@ pub(crate) mod import_graph;
 pub(crate) mod model;
 pub(crate) mod outside;
 pub(crate) mod peers;
+pub(crate) mod remote;
+pub(crate) mod serve;
 pub(crate) mod servers;
 pub(crate) mod tmux;
 mod wired;

@@ -3,10 +3,9 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use super::name_pattern::NamePattern;
 use crate::graph::plan::Plan;
 use crate::graph::scope::ToolScope;
-use crate::ids::{ModeId, ServiceName, nearest};
+use crate::ids::{ModeId, NamePattern, ServiceName, nearest};
 use crate::manifest::ReachAssertion;
 
 /// What an assertion says about reaching.

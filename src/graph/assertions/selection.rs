@@ -1,11 +1,10 @@
 //! Finds the modes, agents and services that an assertion is about.
 
 use super::AssertionCheck;
-use super::name_pattern::NamePattern;
 use super::reach::all_modes;
 use crate::diagnostic::Diagnostic;
 use crate::graph::plan::Plan;
-use crate::ids::{AgentName, ModeId, ServiceName, nearest};
+use crate::ids::{AgentName, ModeId, NamePattern, ServiceName, nearest};
 use crate::manifest::{AgentSelector, ModeSelector, ServiceSelector, Transport, TransportName};
 
 /// What a selector selects. Selected agents bring all their modes.

@@ -108,13 +108,13 @@ impl ChatRecallService {
             Some(project) => folder_filter(project, session)?,
             None => sessions_of_project(&session.cwd),
         };
-        let store = self.store().await?;
+        let store = self.store(session).await?;
         let recall = RecallQuery {
             words: request.query.clone(),
             within,
             after: time("after", request.after.as_deref())?,
             before: time("before", request.before.as_deref())?,
-            without: family(store, session).await?,
+            without: family(&store, session).await?,
             limit: HITS,
         };
         if let (Some(after), Some(before)) = (recall.after, recall.before)
@@ -142,8 +142,8 @@ impl ChatRecallService {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let session = &call_context(&context)?.session;
-        let store = self.store().await?;
-        let stored = self.find_readable(store, &request.id, session).await?;
+        let store = self.store(session).await?;
+        let stored = self.find_readable(&store, &request.id, session).await?;
         let said = store.messages(&stored.id, 0, usize::MAX).await.map_err(store_refusal)?;
         if said.is_empty() {
             return Err(ToolRefusal::new(format!("there are no messages left in the session `{}`", stored.id)));
@@ -175,7 +175,8 @@ impl ChatRecallService {
         ))
     }
 
-    async fn store(&self) -> Result<&SessionStore, ToolRefusal> {
+    /// Returns the stored sessions that the grant of `session` admits.
+    async fn store(&self, session: &SessionContext) -> Result<SessionStore, ToolRefusal> {
         let open = || async {
             let data = self.data.clone();
             let opened = tokio::task::spawn_blocking(move || SessionStore::open(&data)).await;
@@ -184,7 +185,8 @@ impl ChatRecallService {
                 Err(StoreError::Unusable { file, problem: error.to_string() })
             })
         };
-        self.store.get_or_try_init(open).await.map_err(store_refusal)
+        let store = self.store.get_or_try_init(open).await.map_err(store_refusal)?;
+        Ok(store.for_grant(&session.grant))
     }
 }
 

@@ -44,6 +44,7 @@ impl AllServices {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         let context = BuiltinContext {
+            principal: crate::principal::Principal::local(),
             roles: std::collections::BTreeMap::new(),
             reaper: None,
             environment: std::collections::BTreeMap::new(),

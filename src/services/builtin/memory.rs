@@ -25,6 +25,7 @@ pub use goose::{ImportError, ImportedMemories, import};
 
 use super::answer::{self, ToolRefusal, ToolReply};
 use super::{call_context, schema};
+use crate::principal::Principal;
 use crate::secrets;
 use crate::store::{Memory, MemoryFilter, MemoryOwner, MemoryStore, NewMemory, StoreError, project_root};
 
@@ -51,6 +52,8 @@ pub struct MemoryService {
     /// Opened at first use, so that a store error becomes the result of a call.
     store: Arc<tokio::sync::OnceCell<Arc<MemoryStore>>>,
     file: PathBuf,
+    /// The owner of the memories.
+    principal: Principal,
 }
 
 impl std::fmt::Debug for MemoryService {
@@ -112,13 +115,20 @@ struct Forget {
 
 #[tool_router]
 impl MemoryService {
-    /// Creates the service with its store in `folder`.
+    /// Creates the service with its store in `folder`, for `local`.
     pub fn new(folder: &std::path::Path) -> Self {
         Self {
             tool_router: Arc::new(schema::slim(Self::tool_router())),
             store: Arc::default(),
             file: folder.join("memory.db"),
+            principal: Principal::local(),
         }
+    }
+
+    /// Uses the memories of this principal.
+    #[must_use]
+    pub(super) fn with_principal(self, principal: Principal) -> Self {
+        Self { principal, ..self }
     }
 
     #[tool(
@@ -289,8 +299,9 @@ impl MemoryService {
 
     async fn store(&self) -> Result<Arc<MemoryStore>, StoreError> {
         let open = || async {
-            let file = self.file.clone();
-            let opened = tokio::task::spawn_blocking(move || MemoryStore::open(&file).map(Arc::new)).await;
+            let (file, principal) = (self.file.clone(), self.principal.clone());
+            let open = move || MemoryStore::open(&file).map(|store| Arc::new(store.of(principal)));
+            let opened = tokio::task::spawn_blocking(open).await;
             opened.unwrap_or_else(|error| {
                 let file = self.file.display().to_string();
                 Err(StoreError::Unusable { file, problem: error.to_string() })

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use super::view::{ADMITTED, OF_PRINCIPAL, SessionView};
 use super::{Cursor, FolderFilter, ListFilter, SearchHit, StoredEvent, StoredSession, UsageTotals};
 
 const SESSION: &str = "SELECT s.id, s.title, s.cwd, s.roots, s.agent, s.mode, s.model, s.approval, s.created_at,
     s.updated_at, s.input, s.output, s.cached, s.cost, s.events, s.parent FROM session s";
 
-/// SQL: `?1` is a folder or null, `?2` whether folders below it match too.
-pub(super) const WITHIN: &str = "(?1 IS NULL OR s.cwd = ?1
-    OR (?2 AND substr(s.cwd, 1, length(rtrim(?1, '/')) + 1) = rtrim(?1, '/') || '/'))";
+/// SQL: `?2` is a folder or null, `?3` whether folders below it match too.
+pub(super) const WITHIN: &str = "(?2 IS NULL OR s.cwd = ?2
+    OR (?3 AND substr(s.cwd, 1, length(rtrim(?2, '/')) + 1) = rtrim(?2, '/') || '/'))";
 
 /// SQL: whether the session `s` has a message. Every prompt is one.
 pub(super) const HAS_PROMPT: &str = "EXISTS (SELECT 1 FROM event e WHERE e.session = s.key AND e.kind = 'message')";
@@ -25,65 +26,84 @@ const AROUND: usize = 60;
 /// The number of characters shown of a message when no word was searched for.
 pub(super) const AROUND_SESSION: usize = 160;
 
-pub(super) fn find(connection: &Connection, id: &str) -> rusqlite::Result<Option<StoredSession>> {
-    connection.prepare_cached(&format!("{SESSION} WHERE s.id = ?1"))?.query_row([id], session).optional()
+pub(super) fn find(connection: &Connection, view: &SessionView, id: &str) -> rusqlite::Result<Option<StoredSession>> {
+    let select = format!("{SESSION} WHERE s.id = ?2 AND {ADMITTED}");
+    connection.prepare_cached(&select)?.query_row([view.query(connection)?.as_str(), id], session).optional()
 }
 
-pub(super) fn events(connection: &Connection, id: &str) -> rusqlite::Result<Vec<StoredEvent>> {
-    let select = "SELECT e.seq, e.at, e.kind, e.body FROM event e JOIN session s ON s.key = e.session
-        WHERE s.id = ?1 ORDER BY e.seq";
+pub(super) fn events(connection: &Connection, view: &SessionView, id: &str) -> rusqlite::Result<Vec<StoredEvent>> {
+    let select = format!(
+        "SELECT e.seq, e.at, e.kind, e.body FROM event e JOIN session s ON s.key = e.session
+         WHERE s.id = ?2 AND {ADMITTED} ORDER BY e.seq"
+    );
     let event = |row: &Row<'_>| {
         Ok(StoredEvent { seq: natural(row, 0)?, at: natural(row, 1)?, kind: row.get(2)?, body: row.get(3)? })
     };
-    connection.prepare_cached(select)?.query_map([id], event)?.collect()
+    connection.prepare_cached(&select)?.query_map([view.query(connection)?.as_str(), id], event)?.collect()
 }
 
-pub(super) fn list(connection: &Connection, filter: &ListFilter) -> rusqlite::Result<Vec<StoredSession>> {
+pub(super) fn list(
+    connection: &Connection,
+    view: &SessionView,
+    filter: &ListFilter,
+) -> rusqlite::Result<Vec<StoredSession>> {
     let (folder, below) = folder_params(&filter.within);
     let (time, id) = match &filter.after {
         Some(Cursor { updated_at, id }) => (Some(number(*updated_at)), id.as_str()),
         None => (None, ""),
     };
     let select = format!(
-        "{SESSION} WHERE {WITHIN} AND {HAS_PROMPT} AND s.parent IS ?6 AND (?3 IS NULL OR (s.updated_at, s.id) < (?3, ?4))
-         ORDER BY s.updated_at DESC, s.id DESC LIMIT ?5"
+        "{SESSION} WHERE {OF_PRINCIPAL} AND {ADMITTED} AND {WITHIN} AND {HAS_PROMPT} AND s.parent IS ?7
+         AND (?4 IS NULL OR (s.updated_at, s.id) < (?4, ?5)) ORDER BY s.updated_at DESC, s.id DESC LIMIT ?6"
     );
-    let values = params![folder, below, time, id, limit_value(filter.limit), filter.parent];
+    let query = view.query(connection)?;
+    let values = params![query, folder, below, time, id, limit_value(filter.limit), filter.parent];
     connection.prepare_cached(&select)?.query_map(values, session)?.collect()
 }
 
-pub(super) fn family(connection: &Connection, id: &str) -> rusqlite::Result<Vec<String>> {
-    let select = "WITH head (id) AS (SELECT coalesce(parent, id) FROM session WHERE id = ?1)
-        SELECT s.id FROM session s, head WHERE s.id = head.id OR s.parent = head.id";
-    connection.prepare_cached(select)?.query_map([id], |row| row.get(0))?.collect()
+pub(super) fn family(connection: &Connection, view: &SessionView, id: &str) -> rusqlite::Result<Vec<String>> {
+    let select = format!(
+        "WITH head (id) AS (SELECT coalesce(parent, id) FROM session WHERE id = ?2)
+         SELECT s.id FROM session s, head WHERE (s.id = head.id OR s.parent = head.id) AND {ADMITTED}"
+    );
+    connection.prepare_cached(&select)?.query_map([view.query(connection)?.as_str(), id], |row| row.get(0))?.collect()
 }
 
-pub(super) fn beginning_with(connection: &Connection, prefix: &str) -> rusqlite::Result<Vec<String>> {
+pub(super) fn beginning_with(
+    connection: &Connection,
+    view: &SessionView,
+    prefix: &str,
+) -> rusqlite::Result<Vec<String>> {
     if prefix.is_empty() {
         return Ok(Vec::new());
     }
     // `~` sorts after every character of an id.
-    let select = "SELECT id FROM session WHERE id >= ?1 AND id < ?1 || '~' ORDER BY id LIMIT ?2";
-    let mut statement = connection.prepare_cached(select)?;
-    statement.query_map(params![prefix, limit_value(Some(CANDIDATES))], |row| row.get(0))?.collect()
+    let select = format!(
+        "SELECT s.id FROM session s WHERE s.id >= ?2 AND s.id < ?2 || '~' AND {ADMITTED} ORDER BY s.id LIMIT ?3"
+    );
+    let query = view.query(connection)?;
+    let mut statement = connection.prepare_cached(&select)?;
+    statement.query_map(params![query, prefix, limit_value(Some(CANDIDATES))], |row| row.get(0))?.collect()
 }
 
 pub(super) fn search(
     connection: &Connection,
+    view: &SessionView,
     words: &str,
     folders: &FolderFilter,
     limit: usize,
 ) -> rusqlite::Result<Vec<SearchHit>> {
     let found = match full_text(words) {
-        Some(query) => search_words(connection, &query, folders, limit)?,
+        Some(query) => search_words(connection, view, &query, folders, limit)?,
         None => Vec::new(),
     };
     // A verbatim search covers languages without spaces, parts of words and punctuation.
-    if found.is_empty() { search_verbatim(connection, words, folders, limit) } else { Ok(found) }
+    if found.is_empty() { search_verbatim(connection, view, words, folders, limit) } else { Ok(found) }
 }
 
 fn search_words(
     connection: &Connection,
+    view: &SessionView,
     query: &str,
     folders: &FolderFilter,
     limit: usize,
@@ -92,14 +112,16 @@ fn search_words(
     let select = format!(
         "SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, snippet(event_words, 0, '', '', '…', 24)
          FROM event_words w JOIN event e ON e.key = w.rowid JOIN session s ON s.key = e.session
-         WHERE event_words MATCH ?3 AND {WITHIN} ORDER BY bm25(event_words), e.key DESC LIMIT ?4"
+         WHERE event_words MATCH ?4 AND {ADMITTED} AND {WITHIN} ORDER BY bm25(event_words), e.key DESC LIMIT ?5"
     );
+    let admitted = view.query(connection)?;
     let mut statement = connection.prepare_cached(&select)?;
-    statement.query_map(params![folder, below, query, limit_value(Some(limit))], hit)?.collect()
+    statement.query_map(params![admitted, folder, below, query, limit_value(Some(limit))], hit)?.collect()
 }
 
 fn search_verbatim(
     connection: &Connection,
+    view: &SessionView,
     words: &str,
     folders: &FolderFilter,
     limit: usize,
@@ -112,11 +134,12 @@ fn search_verbatim(
     let select = format!(
         "SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, e.text
          FROM event e JOIN session s ON s.key = e.session
-         WHERE e.text IS NOT NULL AND {WITHIN} ORDER BY e.key DESC"
+         WHERE e.text IS NOT NULL AND {ADMITTED} AND {WITHIN} ORDER BY e.key DESC"
     );
+    let admitted = view.query(connection)?;
     let mut statement = connection.prepare_cached(&select)?;
     let mut found = Vec::new();
-    for row in statement.query_map(params![folder, below], hit)? {
+    for row in statement.query_map(params![admitted, folder, below], hit)? {
         let row = row?;
         if let Some(snippet) = snippet_around(&row.snippet, &wanted) {
             found.push(SearchHit { snippet, ..row });

@@ -9,6 +9,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, params, params_from_iter};
 
 use super::read::{AROUND_SESSION, WITHIN, folder_params, hit, limit_value, natural, number, snippet_around, words_of};
+use super::view::{ADMITTED, OF_PRINCIPAL, SessionView};
 use super::{FolderFilter, SearchHit};
 
 /// A query for earlier messages. A field that is `None` or empty does not restrict it.
@@ -56,9 +57,9 @@ pub struct RecallMatch {
 /// The frequency of each query word, and the messages that share the most of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TermStats {
-    /// For each word, the number of messages in all sessions that contain it, counted up to [`COUNTED`].
+    /// For each word, the number of messages in the principal's sessions that contain it, counted up to [`COUNTED`].
     pub frequency: Vec<usize>,
-    /// The approximate number of events in all sessions.
+    /// The number of events in all sessions of the principal.
     pub events: u64,
     pub messages: Vec<RecallMatch>,
 }
@@ -82,41 +83,58 @@ const READ_THROUGH: usize = 20_000;
 const STANDS: &str = "NOT EXISTS (SELECT 1 FROM event u WHERE u.session = e.session AND u.seq > e.seq
     AND u.kind = 'undone' AND json_extract(u.body, '$.events') < e.seq)";
 
-/// SQL: `?3` and `?4` are times or null, `?5` is a JSON list of session ids.
-const WHEN: &str = "(?3 IS NULL OR e.at >= ?3) AND (?4 IS NULL OR e.at < ?4)
-    AND s.id NOT IN (SELECT value FROM json_each(?5))";
+/// SQL: `?4` and `?5` are times or null, `?6` is a JSON list of session ids.
+const WHEN: &str = "(?4 IS NULL OR e.at >= ?4) AND (?5 IS NULL OR e.at < ?5)
+    AND s.id NOT IN (SELECT value FROM json_each(?6))";
 
 /// SQL: favours newer messages by up to 30 %, just enough to decide between equal matches.
-const NEWER: &str = "(1.0 + 0.3 / (1.0 + max(0, ?7 - e.at) / 2592000000.0))";
+const NEWER: &str = "(1.0 + 0.3 / (1.0 + max(0, ?8 - e.at) / 2592000000.0))";
 
-pub(super) fn recall(connection: &Connection, recall: &RecallQuery, now: u64) -> rusqlite::Result<RecallResults> {
+pub(super) fn recall(
+    connection: &Connection,
+    view: &SessionView,
+    recall: &RecallQuery,
+    now: u64,
+) -> rusqlite::Result<RecallResults> {
+    let admitted = view.query(connection)?;
     let words = words_of(&recall.words);
     if words.is_empty() && recall.words.trim().is_empty() {
-        return Ok(RecallResults { hits: newest(connection, recall)?, partly: false });
+        return Ok(RecallResults { hits: newest(connection, &admitted, recall)?, partly: false });
     }
     for (join, partly) in [(" AND ", false), (" OR ", true)] {
-        let hits = if words.is_empty() { Vec::new() } else { rank_hits(connection, recall, &words.join(join), now)? };
+        let hits = if words.is_empty() {
+            Vec::new()
+        } else {
+            rank_hits(connection, &admitted, recall, &words.join(join), now)?
+        };
         if !hits.is_empty() {
             return Ok(RecallResults { hits, partly: partly && words.len() > 1 });
         }
     }
-    Ok(RecallResults { hits: search_verbatim(connection, recall)?, partly: false })
+    Ok(RecallResults { hits: search_verbatim(connection, &admitted, recall)?, partly: false })
 }
 
-fn rank_hits(connection: &Connection, recall: &RecallQuery, query: &str, now: u64) -> rusqlite::Result<Vec<SearchHit>> {
+fn rank_hits(
+    connection: &Connection,
+    admitted: &str,
+    recall: &RecallQuery,
+    query: &str,
+    now: u64,
+) -> rusqlite::Result<Vec<SearchHit>> {
     // Undone events are filtered out only among the best matches, because that check queries each session's events.
     let select = format!(
         "WITH best AS MATERIALIZED (
             SELECT e.key, bm25(event_words) * {NEWER} AS rank, snippet(event_words, 0, '', '', '…', 32) AS snippet
             FROM event_words w JOIN event e ON e.key = w.rowid JOIN session s ON s.key = e.session
-            WHERE event_words MATCH ?6 AND {WITHIN} AND {WHEN} ORDER BY rank, e.key DESC LIMIT ?8)
+            WHERE event_words MATCH ?7 AND {ADMITTED} AND {WITHIN} AND {WHEN} ORDER BY rank, e.key DESC LIMIT ?9)
          SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, best.snippet
          FROM best JOIN event e ON e.key = best.key JOIN session s ON s.key = e.session
-         WHERE {STANDS} ORDER BY best.rank, e.key DESC LIMIT ?9"
+         WHERE {STANDS} ORDER BY best.rank, e.key DESC LIMIT ?10"
     );
     let (folder, below) = folder_params(&recall.within);
     let (after, before, without) = time_params(recall);
     let values = params![
+        admitted,
         folder,
         below,
         after,
@@ -131,16 +149,17 @@ fn rank_hits(connection: &Connection, recall: &RecallQuery, query: &str, now: u6
 }
 
 /// Returns the newest message of each session.
-fn newest(connection: &Connection, recall: &RecallQuery) -> rusqlite::Result<Vec<SearchHit>> {
+fn newest(connection: &Connection, admitted: &str, recall: &RecallQuery) -> rusqlite::Result<Vec<SearchHit>> {
     let select = format!(
-        "SELECT s.id, s.title, s.cwd, e.seq, max(e.at), e.kind, substr(e.text, 1, ?7)
+        "SELECT s.id, s.title, s.cwd, e.seq, max(e.at), e.kind, substr(e.text, 1, ?8)
          FROM event e JOIN session s ON s.key = e.session
-         WHERE e.text IS NOT NULL AND {WITHIN} AND {WHEN} AND {STANDS}
-         GROUP BY s.key ORDER BY max(e.at) DESC, s.key DESC LIMIT ?6"
+         WHERE e.text IS NOT NULL AND {ADMITTED} AND {WITHIN} AND {WHEN} AND {STANDS}
+         GROUP BY s.key ORDER BY max(e.at) DESC, s.key DESC LIMIT ?7"
     );
     let (folder, below) = folder_params(&recall.within);
     let (after, before, without) = time_params(recall);
     let values = params![
+        admitted,
         folder,
         below,
         after,
@@ -153,16 +172,16 @@ fn newest(connection: &Connection, recall: &RecallQuery) -> rusqlite::Result<Vec
 }
 
 /// Finds the text verbatim. Covers languages without spaces, parts of words and punctuation.
-fn search_verbatim(connection: &Connection, recall: &RecallQuery) -> rusqlite::Result<Vec<SearchHit>> {
+fn search_verbatim(connection: &Connection, admitted: &str, recall: &RecallQuery) -> rusqlite::Result<Vec<SearchHit>> {
     let wanted = recall.words.trim().to_lowercase();
     let select = format!(
         "SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, e.text
          FROM event e JOIN session s ON s.key = e.session
-         WHERE e.text IS NOT NULL AND {WITHIN} AND {WHEN} AND {STANDS} ORDER BY e.key DESC LIMIT ?6"
+         WHERE e.text IS NOT NULL AND {ADMITTED} AND {WITHIN} AND {WHEN} AND {STANDS} ORDER BY e.key DESC LIMIT ?7"
     );
     let (folder, below) = folder_params(&recall.within);
     let (after, before, without) = time_params(recall);
-    let values = params![folder, below, after, before, without, limit_value(Some(READ_THROUGH))];
+    let values = params![admitted, folder, below, after, before, without, limit_value(Some(READ_THROUGH))];
     let mut statement = connection.prepare_cached(&select)?;
     let mut found = Vec::new();
     for row in statement.query_map(values, hit)? {
@@ -184,6 +203,7 @@ fn time_params(recall: &RecallQuery) -> (Option<i64>, Option<i64>, String) {
 
 pub(super) fn read_messages(
     connection: &Connection,
+    view: &SessionView,
     id: &str,
     from: u64,
     limit: usize,
@@ -191,19 +211,21 @@ pub(super) fn read_messages(
     let select = format!(
         "SELECT e.seq, e.at, json_extract(e.body, '$.message.role'), e.text
          FROM event e JOIN session s ON s.key = e.session
-         WHERE s.id = ?1 AND e.seq >= ?2 AND e.text IS NOT NULL AND {STANDS} ORDER BY e.seq LIMIT ?3"
+         WHERE s.id = ?2 AND {ADMITTED} AND e.seq >= ?3 AND e.text IS NOT NULL AND {STANDS} ORDER BY e.seq LIMIT ?4"
     );
     let said = |row: &rusqlite::Row<'_>| {
         let by: Option<String> = row.get(2)?;
         Ok(StoredMessage { seq: natural(row, 0)?, at: natural(row, 1)?, by: by.unwrap_or_default(), text: row.get(3)? })
     };
-    connection.prepare_cached(&select)?.query_map(params![id, number(from), limit_value(Some(limit))], said)?.collect()
+    let values = params![view.query(connection)?, id, number(from), limit_value(Some(limit))];
+    connection.prepare_cached(&select)?.query_map(values, said)?.collect()
 }
 
 /// Returns the messages in `folders` with the highest total weight of shared words, and of equals the newest. `weigh`
 /// maps the frequency of a word to its weight and sets the minimum total.
 pub(super) fn common_terms(
     connection: &Connection,
+    view: &SessionView,
     words: &[String],
     folders: &FolderFilter,
     without: &[String],
@@ -212,11 +234,17 @@ pub(super) fn common_terms(
 ) -> rusqlite::Result<TermStats> {
     let mut frequency = Vec::with_capacity(words.len());
     let mut with: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
-    let select = "SELECT rowid FROM event_words WHERE event_words MATCH ?1 ORDER BY rowid DESC LIMIT ?2";
-    let mut statement = connection.prepare_cached(select)?;
+    let admitted = view.query(connection)?;
+    // Messages of other principals count for nothing: a frequency would reveal their words.
+    let select = format!(
+        "SELECT w.rowid FROM event_words w JOIN event e ON e.key = w.rowid JOIN session s ON s.key = e.session
+         WHERE event_words MATCH ?2 AND {ADMITTED} ORDER BY w.rowid DESC LIMIT ?3"
+    );
+    let mut statement = connection.prepare_cached(&select)?;
     for (place, word) in words.iter().enumerate() {
         let query = format!("\"{}\"", word.replace('"', "\"\""));
-        let rows = statement.query_map(params![query, limit_value(Some(COUNTED))], |row| row.get::<_, i64>(0))?;
+        let values = params![admitted, query, limit_value(Some(COUNTED))];
+        let rows = statement.query_map(values, |row| row.get::<_, i64>(0))?;
         let rows: Vec<i64> = rows.collect::<rusqlite::Result<_>>()?;
         frequency.push(rows.len());
         rows.into_iter().for_each(|row| with.entry(row).or_default().push(place));
@@ -234,9 +262,14 @@ pub(super) fn common_terms(
         let select = format!(
             "SELECT e.key, s.id, e.seq, e.at, json_extract(e.body, '$.message.role'), e.text
              FROM event e JOIN session s ON s.key = e.session
-             WHERE {WITHIN} AND s.id NOT IN (SELECT value FROM json_each(?3)) AND e.key IN ({marks}) AND {STANDS}"
+             WHERE {ADMITTED} AND {WITHIN} AND s.id NOT IN (SELECT value FROM json_each(?4)) AND e.key IN ({marks}) AND {STANDS}"
         );
-        let fixed = [folder.clone().map_or(Value::Null, Value::Text), i64::from(below).into(), without.clone().into()];
+        let fixed = [
+            admitted.clone().into(),
+            folder.clone().map_or(Value::Null, Value::Text),
+            i64::from(below).into(),
+            without.clone().into(),
+        ];
         let values = fixed.into_iter().chain(step.iter().map(|(_, row, _)| Value::Integer(*row)));
         let mut statement = connection.prepare_cached(&select)?;
         let row = |row: &rusqlite::Row<'_>| {
@@ -261,7 +294,8 @@ pub(super) fn common_terms(
         }
     }
     messages.truncate(limit);
-    let events = connection.query_row("SELECT ifnull(max(key), 0) FROM event", [], |row| natural(row, 0))?;
+    let count = format!("SELECT ifnull(sum(s.events), 0) FROM session s WHERE {OF_PRINCIPAL} AND {ADMITTED}");
+    let events = connection.prepare_cached(&count)?.query_row([&admitted], |row| natural(row, 0))?;
     Ok(TermStats { frequency, events, messages })
 }
 

@@ -73,5 +73,10 @@ pub(in crate::store) const SCHEMA: Schema = Schema {
     UPDATE event SET text = NULL WHERE key IN (SELECT key FROM offline_help);
     DROP TABLE offline_help;
 ",
+        "
+    -- The owner. Sessions of older versions belong to the user of the machine.
+    ALTER TABLE session ADD COLUMN principal TEXT NOT NULL DEFAULT 'local';
+    CREATE INDEX session_of_principal ON session (principal, updated_at, id);
+",
     ],
 };

@@ -3,26 +3,40 @@
 use rusqlite::{Connection, Transaction, params};
 
 use super::StateEntry;
+use super::view::{ADMITTED, SessionView};
 
-pub(super) fn read(connection: &Connection, id: &str) -> rusqlite::Result<Vec<StateEntry>> {
-    let select = "SELECT t.owner, t.key, t.value FROM state t JOIN session s ON s.key = t.session
-        WHERE s.id = ?1 ORDER BY t.owner, t.key";
+pub(super) fn read(connection: &Connection, view: &SessionView, id: &str) -> rusqlite::Result<Vec<StateEntry>> {
+    let select = format!(
+        "SELECT t.owner, t.key, t.value FROM state t JOIN session s ON s.key = t.session
+         WHERE s.id = ?2 AND {ADMITTED} ORDER BY t.owner, t.key"
+    );
     let entry = |row: &rusqlite::Row<'_>| Ok(StateEntry { owner: row.get(0)?, key: row.get(1)?, value: row.get(2)? });
-    connection.prepare_cached(select)?.query_map([id], entry)?.collect()
+    connection.prepare_cached(&select)?.query_map([view.query(connection)?.as_str(), id], entry)?.collect()
 }
 
-/// Returns false if there is no session `id`.
-pub(super) fn put(transaction: &Transaction<'_>, id: &str, entry: &StateEntry) -> rusqlite::Result<bool> {
+/// Returns false if the principal has no session `id`.
+pub(super) fn put(
+    transaction: &Transaction<'_>,
+    principal: &str,
+    id: &str,
+    entry: &StateEntry,
+) -> rusqlite::Result<bool> {
     let insert = "INSERT OR REPLACE INTO state (session, owner, key, value)
-        SELECT key, ?2, ?3, ?4 FROM session WHERE id = ?1";
-    let values = params![id, entry.owner, entry.key, entry.value];
+        SELECT key, ?2, ?3, ?4 FROM session WHERE id = ?1 AND principal = ?5";
+    let values = params![id, entry.owner, entry.key, entry.value, principal];
     Ok(transaction.prepare_cached(insert)?.execute(values)? == 1)
 }
 
-pub(super) fn remove(transaction: &Transaction<'_>, id: &str, owner: &str, key: &str) -> rusqlite::Result<bool> {
-    let delete =
-        "DELETE FROM state WHERE session = (SELECT key FROM session WHERE id = ?1) AND owner = ?2 AND key = ?3";
-    transaction.prepare_cached(delete)?.execute([id, owner, key])?;
+pub(super) fn remove(
+    transaction: &Transaction<'_>,
+    principal: &str,
+    id: &str,
+    owner: &str,
+    key: &str,
+) -> rusqlite::Result<bool> {
+    let delete = "DELETE FROM state WHERE session = (SELECT key FROM session WHERE id = ?1 AND principal = ?4)
+        AND owner = ?2 AND key = ?3";
+    transaction.prepare_cached(delete)?.execute([id, owner, key, principal])?;
     Ok(true)
 }
 

@@ -4,34 +4,38 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{NewSession, SessionChange, StoredSession, UsageTotals};
+use crate::principal::Principal;
 
-/// The sessions of this process that have no event yet.
+/// The sessions of this process that have no event yet. A principal reaches only its own.
 #[derive(Debug, Default)]
 pub(super) struct UnusedSessions(Mutex<HashMap<String, UnusedSession>>);
 
 #[derive(Debug)]
 struct UnusedSession {
+    principal: Principal,
     new: NewSession,
     created_at: u64,
 }
 
 impl UnusedSessions {
-    pub(super) fn add(&self, id: &str, new: NewSession, created_at: u64) {
-        self.lock().insert(id.to_owned(), UnusedSession { new, created_at });
+    pub(super) fn add(&self, principal: &Principal, id: &str, new: NewSession, created_at: u64) {
+        self.lock().insert(id.to_owned(), UnusedSession { principal: principal.clone(), new, created_at });
     }
 
     /// Removes and returns the session, to store it. `None` if it is stored already or does not exist.
-    pub(super) fn take(&self, id: &str) -> Option<NewSession> {
-        self.lock().remove(id).map(|unused| unused.new)
+    pub(super) fn take(&self, principal: &Principal, id: &str) -> Option<NewSession> {
+        let mut unused = self.lock();
+        unused.get(id).filter(|unused| unused.principal == *principal)?;
+        unused.remove(id).map(|unused| unused.new)
     }
 
-    pub(super) fn contains(&self, id: &str) -> bool {
-        self.lock().contains_key(id)
+    pub(super) fn contains(&self, principal: &Principal, id: &str) -> bool {
+        self.lock().get(id).is_some_and(|unused| unused.principal == *principal)
     }
 
-    pub(super) fn find(&self, id: &str) -> Option<StoredSession> {
+    pub(super) fn find(&self, principal: &Principal, id: &str) -> Option<StoredSession> {
         let unused = self.lock();
-        let UnusedSession { new, created_at } = unused.get(id)?;
+        let UnusedSession { new, created_at, .. } = unused.get(id).filter(|unused| unused.principal == *principal)?;
         let new = new.clone();
         Some(StoredSession {
             id: id.to_owned(),
@@ -51,9 +55,10 @@ impl UnusedSessions {
     }
 
     /// Applies a change of settings. Returns false if the session must be stored for the change.
-    pub(super) fn change(&self, id: &str, change: &SessionChange) -> bool {
+    pub(super) fn change(&self, principal: &Principal, id: &str, change: &SessionChange) -> bool {
         let mut unused = self.lock();
-        let Some(UnusedSession { new, .. }) = unused.get_mut(id) else { return false };
+        let of_principal = unused.get_mut(id).filter(|unused| unused.principal == *principal);
+        let Some(UnusedSession { new, .. }) = of_principal else { return false };
         if change.title.is_some() || change.spent.is_some() {
             return false;
         }

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::read::{folders_json, number};
 use super::{NewEvent, NewSession, SessionChange, StateEntry, state};
+use crate::principal::Principal;
 use crate::store::{StoreError, failure};
 
 /// Receives whether the session exists.
@@ -22,6 +23,8 @@ const AT_ONCE: usize = 1_024;
 const GATHERS: Duration = Duration::from_millis(50);
 
 pub(super) struct Job {
+    /// The owner of the session. A job for a session of another principal finds no session.
+    pub(super) principal: Principal,
     pub(super) session: String,
     pub(super) at: u64,
     pub(super) work: Work,
@@ -59,8 +62,8 @@ pub(super) struct SessionWriter {
     file: PathBuf,
     /// Jobs that could not be written yet, oldest first.
     waiting: Vec<Job>,
-    /// The error for each session that lost data. Its next flush returns it.
-    lost: BTreeMap<String, StoreError>,
+    /// The error for each session that lost data. Its next flush by the same principal returns it.
+    lost: BTreeMap<(Principal, String), StoreError>,
     /// Bytes of queued events; `append` adds to it.
     unwritten: Arc<AtomicUsize>,
 }
@@ -122,11 +125,12 @@ impl SessionWriter {
     fn settle(&mut self, job: Job, done: rusqlite::Result<bool>) {
         self.unwritten.fetch_sub(job.size(), Ordering::Relaxed);
         let id = &job.session;
+        let of_principal = || (job.principal.clone(), id.clone());
         let done = done.map_err(|error| StoreError::LeftOut { id: id.clone(), problem: error.to_string() });
         match (&job.work, done) {
             (Work::Append(_) | Work::Change(_), Ok(true)) => {}
             (Work::Append(_) | Work::Change(_), Ok(false)) => {
-                self.lost.insert(id.clone(), StoreError::Gone { id: id.clone() });
+                self.lost.insert(of_principal(), StoreError::Gone { id: id.clone() });
             }
             // The session was deleted, and its state with it.
             (Work::PutState(_) | Work::RemoveState { .. }, Ok(_)) => {}
@@ -134,10 +138,10 @@ impl SessionWriter {
                 Work::Append(_) | Work::Change(_) | Work::Create(_) | Work::PutState(_) | Work::RemoveState { .. },
                 Err(error),
             ) if job.reply.is_none() => {
-                self.lost.insert(id.clone(), error);
+                self.lost.insert(of_principal(), error);
             }
             (Work::Flush, done) => {
-                let answer = match (self.lost.remove(id), done) {
+                let answer = match (self.lost.remove(&of_principal()), done) {
                     (Some(lost), _) => Err(lost),
                     (None, Ok(false)) => Err(StoreError::Gone { id: id.clone() }),
                     (None, done) => done,
@@ -219,31 +223,40 @@ fn of_one_job(error: &rusqlite::Error) -> bool {
 }
 
 fn apply(transaction: &Transaction<'_>, job: &Job) -> rusqlite::Result<bool> {
-    let (id, at) = (&job.session, number(job.at));
+    let (principal, id, at) = (job.principal.name(), job.session.as_str(), number(job.at));
     match &job.work {
-        Work::Create(new) => create(transaction, id, new, at),
-        Work::Append(event) => append(transaction, id, event, at),
-        Work::Change(change) => apply_change(transaction, id, change, at),
-        Work::PutState(entry) => state::put(transaction, id, entry),
-        Work::RemoveState { owner, key } => state::remove(transaction, id, owner, key),
+        Work::Create(new) => create(transaction, principal, id, new, at),
+        Work::Append(event) => append(transaction, principal, id, event, at),
+        Work::Change(change) => apply_change(transaction, principal, id, change, at),
+        Work::PutState(entry) => state::put(transaction, principal, id, entry),
+        Work::RemoveState { owner, key } => state::remove(transaction, principal, id, owner, key),
         Work::Delete => {
             // Deleting the events first avoids one cascade look-up per event.
-            let events = "DELETE FROM event WHERE session = (SELECT key FROM session WHERE id = ?1)";
-            transaction.prepare_cached(events)?.execute([id])?;
-            Ok(transaction.prepare_cached("DELETE FROM session WHERE id = ?1")?.execute([id])? == 1)
+            let events = "DELETE FROM event
+                WHERE session = (SELECT key FROM session WHERE id = ?1 AND principal = ?2)";
+            transaction.prepare_cached(events)?.execute([id, principal])?;
+            let session = "DELETE FROM session WHERE id = ?1 AND principal = ?2";
+            Ok(transaction.prepare_cached(session)?.execute([id, principal])? == 1)
         }
-        Work::Copy { new } => copy(transaction, id, new, at),
+        Work::Copy { new } => copy(transaction, principal, id, new, at),
         Work::Flush => {
-            let count = "UPDATE session SET flushes = flushes + 1 WHERE id = ?1";
-            Ok(transaction.prepare_cached(count)?.execute([id])? == 1)
+            let count = "UPDATE session SET flushes = flushes + 1 WHERE id = ?1 AND principal = ?2";
+            Ok(transaction.prepare_cached(count)?.execute([id, principal])? == 1)
         }
         Work::Nothing => Ok(true),
     }
 }
 
-fn create(transaction: &Transaction<'_>, id: &str, new: &NewSession, at: i64) -> rusqlite::Result<bool> {
-    let insert = "INSERT INTO session (id, cwd, roots, agent, mode, model, approval, created_at, updated_at, parent)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9)";
+fn create(
+    transaction: &Transaction<'_>,
+    principal: &str,
+    id: &str,
+    new: &NewSession,
+    at: i64,
+) -> rusqlite::Result<bool> {
+    let insert = "INSERT INTO session
+            (id, cwd, roots, agent, mode, model, approval, created_at, updated_at, parent, principal)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10)";
     transaction.prepare_cached(insert)?.execute(params![
         id,
         new.cwd.to_string_lossy(),
@@ -253,15 +266,23 @@ fn create(transaction: &Transaction<'_>, id: &str, new: &NewSession, at: i64) ->
         new.model,
         new.approval,
         at,
-        new.parent
+        new.parent,
+        principal
     ])?;
     Ok(true)
 }
 
 /// Appends an event. The transaction assigns its number, so no other process can assign the same.
-fn append(transaction: &Transaction<'_>, id: &str, event: &NewEvent, at: i64) -> rusqlite::Result<bool> {
-    let last = "SELECT key, events FROM session WHERE id = ?1";
-    let last = transaction.prepare_cached(last)?.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+fn append(
+    transaction: &Transaction<'_>,
+    principal: &str,
+    id: &str,
+    event: &NewEvent,
+    at: i64,
+) -> rusqlite::Result<bool> {
+    let last = "SELECT key, events FROM session WHERE id = ?1 AND principal = ?2";
+    let mut last = transaction.prepare_cached(last)?;
+    let last = last.query_row([id, principal], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     let Some((key, last)): Option<(i64, i64)> = last else { return Ok(false) };
     // Full-text search ignores everything after a NUL.
     let text = event.text.as_deref().map(|text| text.replace('\0', " "));
@@ -272,14 +293,20 @@ fn append(transaction: &Transaction<'_>, id: &str, event: &NewEvent, at: i64) ->
     Ok(true)
 }
 
-fn apply_change(transaction: &Transaction<'_>, id: &str, change: &SessionChange, at: i64) -> rusqlite::Result<bool> {
+fn apply_change(
+    transaction: &Transaction<'_>,
+    principal: &str,
+    id: &str,
+    change: &SessionChange,
+    at: i64,
+) -> rusqlite::Result<bool> {
     let update = "UPDATE session SET
             title = coalesce(?2, title), agent = coalesce(?3, agent), mode = coalesce(?4, mode),
             model = coalesce(?5, model), approval = coalesce(?6, approval),
             input = input + ?7, output = output + ?8, cached = cached + ?9,
             cost = CASE WHEN ?10 IS NULL THEN cost ELSE coalesce(cost, 0) + ?10 END,
             updated_at = max(updated_at, ?11)
-        WHERE id = ?1";
+        WHERE id = ?1 AND principal = ?12";
     let spent = change.spent.unwrap_or_default();
     let changed = transaction.prepare_cached(update)?.execute(params![
         id,
@@ -292,16 +319,18 @@ fn apply_change(transaction: &Transaction<'_>, id: &str, change: &SessionChange,
         number(spent.output),
         number(spent.cached),
         spent.cost,
-        at
+        at,
+        principal
     ])?;
     Ok(changed == 1)
 }
 
-fn copy(transaction: &Transaction<'_>, id: &str, new: &str, at: i64) -> rusqlite::Result<bool> {
-    let session =
-        "INSERT INTO session (id, cwd, roots, agent, mode, model, approval, title, created_at, updated_at, events)
-        SELECT ?2, cwd, roots, agent, mode, model, approval, title, ?3, ?3, events FROM session WHERE id = ?1";
-    if transaction.prepare_cached(session)?.execute(params![id, new, at])? == 0 {
+fn copy(transaction: &Transaction<'_>, principal: &str, id: &str, new: &str, at: i64) -> rusqlite::Result<bool> {
+    let session = "INSERT INTO session
+            (id, cwd, roots, agent, mode, model, approval, title, created_at, updated_at, events, principal)
+        SELECT ?2, cwd, roots, agent, mode, model, approval, title, ?3, ?3, events, principal
+        FROM session WHERE id = ?1 AND principal = ?4";
+    if transaction.prepare_cached(session)?.execute(params![id, new, at, principal])? == 0 {
         return Ok(false);
     }
     let events = "INSERT INTO event (session, seq, at, kind, body, text)

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::remote::{self, RemoteInput, Transport};
+use super::serve::terminate;
 use super::{Sandbox, processes_of};
 
 /// How long the agent may be silent before a test gives up on it.
@@ -28,10 +30,16 @@ const FOREIGN: &str = "tint";
 
 type Script = Box<dyn FnMut(&Value) -> Option<Value>>;
 
-/// `skein acp` as a child, and its client.
+/// What the client writes to.
+enum AgentInput {
+    Stdin(ChildStdin),
+    Remote(RemoteInput),
+}
+
+/// `skein acp` as a child, and its client. Over another transport the child is `skein serve`.
 pub(crate) struct Acp {
     child: Child,
-    stdin: Option<ChildStdin>,
+    stdin: Option<AgentInput>,
     lines: Receiver<Vec<u8>>,
     /// Whoever holds it keeps the client from reading.
     ears: Arc<Mutex<()>>,
@@ -68,24 +76,23 @@ impl Acp {
         let errors = File::options().create(true).append(true).open(&stderr).expect("a file for stderr");
         // The variable marks every process that comes of this one.
         command.env("TMPDIR", &home).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
-        let mut child = command.spawn().expect("the agent starts");
-        let mut stdout = BufReader::new(child.stdout.take().expect("its stdout"));
         let (sender, lines) = channel();
         let ears: Arc<Mutex<()>> = Arc::default();
         let hearing = Arc::clone(&ears);
-        std::thread::spawn(move || {
-            loop {
-                let mut line = Vec::new();
-                let read = stdout.read_until(b'\n', &mut line);
-                drop(hearing.lock());
-                match read {
-                    Ok(count) if count > 0 && sender.send(line).is_ok() => {}
-                    _ => return,
-                }
+        let (child, stdin) = match remote::transport() {
+            Transport::Stdio => {
+                let mut child = command.spawn().expect("the agent starts");
+                read_lines(child.stdout.take().expect("its stdout"), sender, hearing);
+                let stdin = child.stdin.take().expect("its stdin");
+                (child, AgentInput::Stdin(stdin))
             }
-        });
+            Transport::WebSocket | Transport::Http => {
+                let (child, input) = remote::connect(&command, sender, hearing);
+                (child, AgentInput::Remote(input))
+            }
+        };
         Self {
-            stdin: child.stdin.take(),
+            stdin: Some(stdin),
             child,
             lines,
             ears,
@@ -125,8 +132,12 @@ impl Acp {
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(500)]);
         self.transcript.push(format!("> {}", shown.trim_end()));
-        let stdin = self.stdin.as_mut().expect("stdin is open");
-        stdin.write_all(bytes).and_then(|()| stdin.flush()).expect("the agent reads");
+        match self.stdin.as_mut().expect("stdin is open") {
+            AgentInput::Stdin(stdin) => {
+                stdin.write_all(bytes).and_then(|()| stdin.flush()).expect("the agent reads");
+            }
+            AgentInput::Remote(input) => input.send(bytes.to_vec()).expect("the agent reads"),
+        }
     }
 
     pub(crate) fn say(&mut self, message: &Value) {
@@ -269,9 +280,13 @@ impl Acp {
 
     /// Closes stdin and waits for the agent's end; what it still said, and its exit code.
     pub(crate) fn finish(&mut self) -> (Vec<Value>, i32) {
-        self.stdin = None;
+        let is_remote = matches!(self.stdin.take(), Some(AgentInput::Remote(_)));
         let mark = self.mark();
         while self.receive("the end of the agent") {}
+        if is_remote {
+            // A server does not end with its client.
+            terminate(&self.child);
+        }
         let code = self.child.wait().expect("it has ended").code().unwrap_or(-1);
         (self.heard[mark..].to_vec(), code)
     }
@@ -400,6 +415,21 @@ impl Drop for Acp {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+fn read_lines(stdout: ChildStdout, sender: Sender<Vec<u8>>, hearing: Arc<Mutex<()>>) {
+    let mut stdout = BufReader::new(stdout);
+    std::thread::spawn(move || {
+        loop {
+            let mut line = Vec::new();
+            let read = stdout.read_until(b'\n', &mut line);
+            drop(hearing.lock());
+            match read {
+                Ok(count) if count > 0 && sender.send(line).is_ok() => {}
+                _ => return,
+            }
+        }
+    });
 }
 
 /// The answer of somebody who was asked for permission.

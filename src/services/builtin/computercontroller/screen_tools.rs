@@ -150,7 +150,7 @@ impl ComputerControllerService {
         Parameters(request): Parameters<SeeScreen>,
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
-        call_context(&context)?;
+        check_local(&context)?;
         let window = request.window.as_deref().map(window_id).transpose()?;
         let picture = self.desktop.screen.run(move |screen| screen.picture(window)).await?;
         let area = picture.area;
@@ -177,7 +177,7 @@ impl ComputerControllerService {
         Parameters(request): Parameters<ClickScreen>,
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
-        call_context(&context)?;
+        check_local(&context)?;
         let window = request.window.as_deref().map(window_id).transpose()?;
         let ClickScreen { x, y, button, count, .. } = request;
         let count = count.unwrap_or(1);
@@ -202,7 +202,7 @@ impl ComputerControllerService {
         Parameters(request): Parameters<TypeText>,
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
-        call_context(&context)?;
+        check_local(&context)?;
         let letters = request.text.chars().count();
         if !(1..=MAX_TYPED).contains(&letters) {
             return Err(ToolRefusal::new(format!("`text` has 1 to {MAX_TYPED} characters")));
@@ -220,7 +220,7 @@ impl ComputerControllerService {
         Parameters(request): Parameters<PressKeys>,
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
-        call_context(&context)?;
+        check_local(&context)?;
         let keys = request.keys;
         if !(1..=MAX_KEYS).contains(&keys.len()) {
             return Err(ToolRefusal::new(format!("`keys` has 1 to {MAX_KEYS} keys")));
@@ -236,7 +236,7 @@ impl ComputerControllerService {
         meta = always_asks()
     )]
     async fn list_windows(&self, context: RequestContext<RoleServer>) -> ToolReply {
-        call_context(&context)?;
+        check_local(&context)?;
         let windows = self.desktop.screen.run(X11Screen::windows).await?;
         let lines: Vec<String> = windows.iter().map(format_window).collect();
         let text = if lines.is_empty() { "no window is open".to_owned() } else { lines.join("\n") };
@@ -252,7 +252,7 @@ impl ComputerControllerService {
         Parameters(request): Parameters<FocusWindow>,
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
-        call_context(&context)?;
+        check_local(&context)?;
         let window = window_id(&request.window)?;
         self.desktop.screen.run(move |screen| screen.focus_window(window)).await?;
         Ok(answer::text(format!("the window {window:#x} has the keyboard")))
@@ -260,6 +260,14 @@ impl ComputerControllerService {
 }
 
 /// Marks a tool that asks although it changes nothing.
+/// Fails in a remote session: the screen belongs to the user of the machine.
+fn check_local(context: &RequestContext<RoleServer>) -> Result<(), ToolRefusal> {
+    if call_context(context)?.session.principal().is_local() {
+        return Ok(());
+    }
+    Err(ToolRefusal::new("a remote session has no screen; for web pages, use `browse`"))
+}
+
 fn always_asks() -> MetaObject {
     let mut meta = MetaObject::default();
     meta.insert("skein/always_asks".to_owned(), json!(true));

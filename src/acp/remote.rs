@@ -1,0 +1,159 @@
+//! Serves a client over a transport that the caller runs: WebSocket or HTTP. The caller passes on what the client sends
+//! and takes what is to be sent to it.
+//!
+//! Invariant: one connection runs the same code as `skein acp` on stdio; only the transport differs.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_client_protocol::Lines;
+use futures::StreamExt as _;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::connection::ClientConnection;
+use super::message_routes::OutgoingMessage;
+use super::wire::{BATCH_INTERVAL, ClientWriter, MAX_UNSENT, OutputQueue};
+use super::{AcpServer, dispatch};
+
+/// Messages of the client that wait for the dispatch loop. A full queue makes the transport wait.
+const MAX_INPUT: usize = 64;
+/// Unsent bytes beyond which a client is disconnected even if it reads slowly.
+const MAX_UNSENT_OF_READER: usize = 32 << 20;
+/// How long a client with too many unsent bytes may read nothing.
+const STALL_LIMIT: Duration = Duration::from_secs(3);
+/// How often the unsent bytes are checked.
+const STALL_POLL: Duration = Duration::from_millis(250);
+/// Sent to clients when the server begins to shut down.
+const SHUTDOWN: &str = r#"{"jsonrpc":"2.0","method":"_skein/shutdown","params":{}}"#;
+
+/// Passes the messages of the client to its connection. Dropping the last one ends the connection.
+#[derive(Debug, Clone)]
+pub struct ClientInput(mpsc::Sender<io::Result<String>>);
+
+impl ClientInput {
+    /// Passes on one message. Returns false if the connection has ended.
+    pub async fn send(&self, message: String) -> bool {
+        self.0.send(Ok(message)).await.is_ok()
+    }
+}
+
+/// Takes the messages for the client.
+#[derive(Debug)]
+pub struct ClientOutput {
+    queue: Arc<OutputQueue>,
+    after_piece: bool,
+}
+
+/// Counts what was sent to the client.
+#[derive(Debug, Clone)]
+pub struct OutputMeter(Arc<OutputQueue>);
+
+impl OutputMeter {
+    /// Counts a message as sent.
+    pub fn add(&self, message: &OutgoingMessage) {
+        self.0.mark_written(message.size);
+    }
+
+    /// Waits until too many bytes are unsent and the client reads nothing.
+    pub async fn stall(&self) {
+        let mut written = self.0.total_output();
+        let mut progress = Instant::now();
+        loop {
+            if self.0.unwritten() <= MAX_UNSENT {
+                self.0.overfull.notified().await;
+                progress = Instant::now();
+            }
+            sleep(STALL_POLL).await;
+            let now = self.0.total_output();
+            if now != written {
+                written = now;
+                progress = Instant::now();
+            }
+            if self.0.unwritten() > MAX_UNSENT_OF_READER || progress.elapsed() >= STALL_LIMIT {
+                return;
+            }
+        }
+    }
+
+    /// Drops everything that is not sent, and all that follows.
+    pub fn close(&self) {
+        self.0.break_off();
+    }
+}
+
+impl ClientOutput {
+    /// Returns the counter of sent bytes. The transport must count every message that it has sent.
+    pub fn meter(&self) -> OutputMeter {
+        OutputMeter(Arc::clone(&self.queue))
+    }
+
+    /// Waits for messages and returns them in order. `None` once the connection has ended and all are taken.
+    pub async fn next(&mut self) -> Option<Vec<OutgoingMessage>> {
+        if self.after_piece && self.begin_gathering() {
+            // Any item but a chunk ends the wait early.
+            drop(timeout(BATCH_INTERVAL, self.queue.arrived.notified()).await);
+            self.queue.state().gathering = false;
+        }
+        loop {
+            {
+                let mut state = self.queue.state();
+                if let Some(last) = state.waiting.back() {
+                    self.after_piece = last.is_piece();
+                    return Some(state.waiting.drain(..).map(OutgoingMessage::from).collect());
+                }
+                if state.closed {
+                    return None;
+                }
+            }
+            self.queue.arrived.notified().await;
+        }
+    }
+
+    /// Returns false if there is something to send already, or nothing will follow.
+    fn begin_gathering(&self) -> bool {
+        let mut state = self.queue.state();
+        state.gathering = state.waiting.is_empty() && !state.closed;
+        state.gathering
+    }
+}
+
+/// Connects a client. The future serves it until the last [`ClientInput`] is dropped or `stop` is cancelled. Turns that
+/// outlast the connection go on. When the future ends, all messages are in the [`ClientOutput`].
+pub fn connect(
+    front: AcpServer,
+    stop: CancellationToken,
+) -> (ClientInput, ClientOutput, impl Future<Output = ()> + Send + 'static) {
+    let (wire, queue) = ClientWriter::with_queue();
+    let (tx, mut rx) = mpsc::channel(MAX_INPUT);
+    let output = ClientOutput { queue, after_piece: false };
+    let served = async move {
+        let messages = futures::stream::poll_fn(move |context| rx.poll_recv(context));
+        let transport = Lines::new(wire.sink(), messages.take_until(stop.cancelled_owned()));
+        let draining = front.draining.clone();
+        let connection = ClientConnection::new(front, wire);
+        let announced = async {
+            draining.cancelled().await;
+            if connection.is_initialized() {
+                connection.wire.send_line(SHUTDOWN.to_owned());
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            ended = dispatch::speak(&connection, transport) => {
+                if let Err(error) = ended {
+                    tracing::info!(%error, "a client connection broke");
+                }
+            }
+            () = announced => {}
+        }
+        connection.end().await;
+    };
+    (ClientInput(tx), output, served)
+}
+
+#[cfg(test)]
+#[path = "remote_tests.rs"]
+mod tests;

@@ -1,0 +1,45 @@
+//! What a remote transport relies on: order, and clients that stop reading.
+
+use super::*;
+use crate::acp::wire::{ChunkKind, MessageChunk};
+
+fn chunk(session: &str, text: &str) -> MessageChunk {
+    MessageChunk { session: session.into(), message: "m".into(), kind: ChunkKind::Agent, text: text.to_owned() }
+}
+
+fn pair() -> (ClientWriter, ClientOutput) {
+    let (wire, queue) = ClientWriter::with_queue();
+    (wire, ClientOutput { queue, after_piece: false })
+}
+
+#[tokio::test]
+async fn output_is_taken_in_order_and_ends_with_its_writer() {
+    let (wire, mut output) = pair();
+    wire.send_line(r#"{"id":1}"#.to_owned());
+    wire.send_chunk(chunk("a", "one "));
+    wire.send_chunk(chunk("a", "two"));
+    let messages = output.next().await.unwrap();
+    assert_eq!(messages.len(), 2);
+    assert_eq!(messages[0].text, r#"{"id":1}"#);
+    assert!(messages[1].text.contains("one two") && !messages[1].text.contains('\n'), "{}", messages[1].text);
+    let sent = output.meter();
+    assert!(wire.backlog() > 0);
+    messages.iter().for_each(|message| sent.add(message));
+    assert_eq!(wire.backlog(), 0);
+    drop(wire);
+    assert!(output.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_nothing_stalls_and_a_reader_does_not() {
+    let (wire, mut output) = pair();
+    let sent = output.meter();
+    wire.send_line("x".repeat(MAX_UNSENT + 1));
+    let messages = output.next().await.unwrap();
+    assert!(timeout(Duration::from_secs(2), sent.stall()).await.is_err(), "a moment is no stall");
+    timeout(Duration::from_secs(6), sent.stall()).await.expect("nothing was read");
+    messages.iter().for_each(|message| sent.add(message));
+    assert!(timeout(Duration::from_secs(60), sent.stall()).await.is_err(), "all is sent");
+    wire.send_line("x".repeat(MAX_UNSENT_OF_READER + 1));
+    timeout(Duration::from_secs(1), sent.stall()).await.expect("more than any client may leave unsent");
+}

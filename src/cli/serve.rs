@@ -1,0 +1,243 @@
+//! `skein serve`: serves clients over HTTP, each with a token.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use clap::Args;
+use futures::FutureExt as _;
+use tokio_util::sync::CancellationToken;
+
+use super::acp::WorkspaceLoader;
+use super::folders::Folders;
+use super::output::{CommandError, CommandOutput, display_line};
+use super::runtime::{self, CommandRuntime, store_failure};
+use super::session_flags::AgentFlags;
+use super::{Global, SandboxFlag, private_files, top_of_mind};
+use crate::acp::{AcpServer, OpenSessions};
+use crate::agents::TurnLimits;
+use crate::graph::Plan;
+use crate::lesson::CheckVariables;
+use crate::manifest::{DurationError, ManifestDuration};
+use crate::orchestrator::Orchestrator;
+use crate::principal::SessionGrant;
+use crate::project::ProjectLoader;
+use crate::serve::{HttpFrontEnd, PublicUrl, ServeError, ServeParts, ServeSettings, TlsFiles};
+use crate::services::Pool;
+use crate::session::Sessions;
+use crate::store::{SessionStore, TokenStore};
+use crate::tool::ServiceHealth;
+
+/// Time for connections to end after `--drain`.
+const END_TIME: Duration = Duration::from_secs(20);
+
+/// How long a question of a turn without a connection waits for one.
+const ASK_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    #[command(flatten)]
+    speaker: AgentFlags,
+    /// Listen on this address
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4780")]
+    listen: String,
+    /// Serve metrics on this address too, without a token
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<String>,
+    /// Accept requests for this address, as https://HOST
+    #[arg(long, value_name = "URL")]
+    public_url: Option<PublicUrl>,
+    /// Listen outside loopback without TLS, behind a proxy
+    ///
+    /// The proxy must speak TLS with clients. Needs --public-url.
+    #[arg(long, requires = "public_url")]
+    behind_proxy: bool,
+    /// Use the certificate chain in this PEM file
+    ///
+    /// Skein loads it again when the file changes.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Use the private key in this PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Let running turns end for this long at the shutdown
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    drain: Duration,
+    /// Remove ACP connections that are unused for this long
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time)]
+    idle: Duration,
+    /// Allow this many connections at once
+    #[arg(long, value_name = "N", default_value = "20000", value_parser = clap::value_parser!(u32).range(1..1_000_000))]
+    connections: u32,
+    /// Offer the unstable session/fork method
+    #[arg(long)]
+    unstable_fork: bool,
+}
+
+fn parse_time(text: &str) -> Result<Duration, DurationError> {
+    ManifestDuration::try_from(text.to_owned()).map(ManifestDuration::duration)
+}
+
+impl ServeArgs {
+    /// Checks the flags. Fails if an address cannot be used.
+    fn settings(&self) -> Result<ServeSettings, CommandError> {
+        let listen = self.address("--listen", &self.listen)?;
+        let metrics = self.metrics_listen.as_deref().map(|text| self.address("--metrics-listen", text)).transpose()?;
+        let tls = match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => Some(TlsFiles { certificate: certificate.clone(), key: key.clone() }),
+            _ => None,
+        };
+        Ok(ServeSettings {
+            listen,
+            metrics_listen: metrics,
+            public_url: self.public_url.clone(),
+            tls,
+            drain: self.drain,
+            idle: self.idle,
+            connections: usize::try_from(self.connections).unwrap_or(usize::MAX),
+        })
+    }
+
+    /// Reads an address. Fails if others could read the traffic on it.
+    fn address(&self, flag: &str, text: &str) -> Result<SocketAddr, CommandError> {
+        let address = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+        let address = address.ok_or_else(|| {
+            let problem = format!("`{}` is not an address that {flag} can use", display_line(text));
+            CommandError::usage(problem, "write it as HOST:PORT, as in 127.0.0.1:4780")
+        })?;
+        if address.ip().is_loopback() || self.tls_cert.is_some() || self.behind_proxy {
+            return Ok(address);
+        }
+        let problem = format!("{flag} {address} is outside loopback, where others can read tokens without TLS");
+        let help = "add --tls-cert and --tls-key, or --behind-proxy and --public-url if a proxy speaks TLS";
+        Err(CommandError::usage(problem, help))
+    }
+}
+
+pub(super) fn run(
+    args: &ServeArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
+    let settings = args.settings()?;
+    let global = &with_required_sandbox(global)?;
+    let tokens = TokenStore::open(&folders.data).map_err(|error| store_failure(&error))?;
+    let store = SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
+    let empty_folder = folders.state.join("empty");
+    private_files::make_folder(&empty_folder).map_err(|error| {
+        let problem = format!("{} cannot be created: {error}", empty_folder.display());
+        CommandError::work(problem, "check the folder that SKEIN_DATA_DIR or XDG_STATE_HOME names")
+    })?;
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    // Each session uses the plan of its folder; the process itself has none.
+    let plan = Plan::empty();
+    runtime::block_on(plan, global, folders, output, async |started: &CommandRuntime, output: &mut CommandOutput| {
+        let mut loader = WorkspaceLoader::new(global, folders, started);
+        loader.flags = args.speaker.clone();
+        let front = AcpFront {
+            sessions: runtime::sessions(store, TurnLimits::default(), folders),
+            projects: Arc::new(loader),
+            orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
+            program: runtime::own_program()?,
+            cwd: folders.cwd.clone(),
+            approval: global.approval,
+            fork: args.unstable_fork,
+            open_sessions: Arc::new(OpenSessions::with_timeout(ASK_TIMEOUT)),
+        };
+        let pool = started.runtime.pool().clone();
+        let parts = ServeParts {
+            tokens,
+            projects: Arc::clone(&front.projects),
+            open_sessions: Arc::clone(&front.open_sessions),
+            empty_folder,
+            sessions: Arc::clone(front.sessions.metrics()),
+            services: Box::new(move || service_states(&pool)),
+            acp: Box::new(move |grant, draining| front.server(grant, draining)),
+        };
+        let stop = started.interrupt_for(settings.drain + END_TIME);
+        let server = HttpFrontEnd::bind(settings, parts).await.map_err(|error| serve_failure(&error))?;
+        if let Some(address) = server.address() {
+            output.line(&format!("Skein listens on {scheme}://{address}"));
+        }
+        if let Some(address) = server.metrics_address() {
+            output.line(&format!("Metrics are on {scheme}://{address}/metrics"));
+        }
+        server.run(stop).await;
+        Ok(())
+    })
+}
+
+/// Makes the ACP server of each client.
+struct AcpFront {
+    sessions: Sessions,
+    projects: Arc<dyn ProjectLoader>,
+    orchestrator: Orchestrator,
+    program: PathBuf,
+    cwd: PathBuf,
+    approval: Option<crate::manifest::ApprovalLevel>,
+    fork: bool,
+    open_sessions: Arc<OpenSessions>,
+}
+
+impl AcpFront {
+    fn server(&self, grant: SessionGrant, draining: CancellationToken) -> AcpServer {
+        let sessions = self.sessions.clone();
+        let cwd = grant.limits().roots.first().unwrap_or(&self.cwd).clone();
+        AcpServer {
+            sessions: Box::new(move || std::future::ready(Ok(sessions.clone())).boxed()),
+            grant,
+            projects: Arc::clone(&self.projects),
+            orchestrator: self.orchestrator.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+            notices: Mutex::default(),
+            program: self.program.clone(),
+            cwd,
+            approval: self.approval,
+            fork: self.fork,
+            open_sessions: Arc::clone(&self.open_sessions),
+            // Remote sessions run no checks.
+            checks: CheckVariables::default(),
+            draining,
+        }
+    }
+}
+
+/// Returns the flags with `--sandbox required`: the commands of remote sessions run in their sandbox or not at all.
+/// Fails if the user asks for less.
+fn with_required_sandbox(global: &Global) -> Result<Global, CommandError> {
+    match global.sandbox {
+        None | Some(SandboxFlag::Required) => Ok(Global { sandbox: Some(SandboxFlag::Required), ..global.clone() }),
+        Some(SandboxFlag::Preferred | SandboxFlag::Off) => {
+            let problem = "the sandbox of remote sessions is always required";
+            Err(CommandError::usage(problem, "leave out --sandbox"))
+        }
+    }
+}
+
+/// Counts the services of the pool by their state.
+fn service_states(pool: &Pool) -> Vec<(&'static str, usize)> {
+    let states = [
+        (ServiceHealth::Stopped, "stopped"),
+        (ServiceHealth::Starting, "starting"),
+        (ServiceHealth::Healthy, "healthy"),
+        (ServiceHealth::Degraded, "degraded"),
+        (ServiceHealth::Open, "open"),
+        (ServiceHealth::HalfOpen, "half_open"),
+    ];
+    let all = pool.status();
+    let count = |health| all.iter().filter(|(_, status)| status.health == health).count();
+    states.into_iter().map(|(health, label)| (label, count(health))).collect()
+}
+
+fn serve_failure(error: &ServeError) -> CommandError {
+    let help = match error {
+        ServeError::Listen { .. } => "choose another --listen, or end the program that uses the address",
+        ServeError::Tls(_) => "name PEM files with --tls-cert and --tls-key that belong together",
+    };
+    match error {
+        ServeError::Listen { .. } => CommandError::work(error.to_string(), help),
+        ServeError::Tls(_) => CommandError::usage(error.to_string(), help),
+    }
+}

@@ -1,0 +1,263 @@
+//! Serves clients over HTTP: ACP, agents and operations on one port. Each client shows a token.
+//!
+//! Invariant: no handler runs before `Host`, `Origin`, size, token and limits of a request are checked.
+
+mod acp_connections;
+mod acp_http;
+mod acp_websocket;
+mod agents;
+mod authenticator;
+mod checks;
+mod hosts;
+mod listener;
+mod metrics;
+mod tls;
+
+pub use hosts::{PublicUrl, PublicUrlError};
+pub use tls::{TlsError, TlsFiles};
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{any, get};
+use axum::{Router, middleware};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::acp::{AcpServer, OpenSessions};
+use crate::principal::SessionGrant;
+use crate::project::ProjectLoader;
+use crate::session::SessionMetrics;
+use crate::store::TokenStore;
+use crate::task::TaskScope;
+use acp_connections::AcpConnections;
+use authenticator::{ActiveToken, Authenticator};
+use checks::Refusal;
+use hosts::HostFilter;
+use listener::Listener;
+use metrics::ServerMetrics;
+use tls::TlsSettings;
+
+/// How often the end of the running turns is checked during the shutdown.
+const DRAIN_POLL: Duration = Duration::from_millis(50);
+/// How long connections may take to end after the running turns have ended.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The media type of metrics.
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The settings of a server.
+#[derive(Debug, Clone)]
+pub struct ServeSettings {
+    pub listen: SocketAddr,
+    /// A second address, which serves only `/metrics`, without a token.
+    pub metrics_listen: Option<SocketAddr>,
+    pub public_url: Option<PublicUrl>,
+    pub tls: Option<TlsFiles>,
+    /// How long running turns may take at the shutdown.
+    pub drain: Duration,
+    /// How long an ACP connection may be without a stream and a request.
+    pub idle: Duration,
+    /// Maximum number of connections at once.
+    pub connections: usize,
+}
+
+/// What the server offers.
+pub struct ServeParts {
+    pub tokens: TokenStore,
+    /// Makes the ACP server of a client from its grant. The token is cancelled when the server shuts down.
+    pub acp: Box<dyn Fn(SessionGrant, CancellationToken) -> AcpServer + Send + Sync>,
+    pub projects: Arc<dyn ProjectLoader>,
+    /// The sessions that the ACP servers share.
+    pub open_sessions: Arc<OpenSessions>,
+    /// An empty folder, for requests that name none with a token that has none.
+    pub empty_folder: PathBuf,
+    pub sessions: Arc<SessionMetrics>,
+    /// Returns the number of services in each state.
+    pub services: Box<dyn Fn() -> Vec<(&'static str, usize)> + Send + Sync>,
+}
+
+/// Why the server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// The state that all handlers share.
+struct ServerState {
+    parts: ServeParts,
+    hosts: HostFilter,
+    authenticator: Authenticator,
+    acp: AcpConnections,
+    metrics: Arc<ServerMetrics>,
+    idle: Duration,
+    /// Cancelled when the shutdown begins: no new turn starts.
+    draining: CancellationToken,
+    /// Cancelled when connections must end.
+    closing: CancellationToken,
+    /// Runs the connections of clients.
+    scope: TaskScope,
+}
+
+impl ServerState {
+    /// Returns the ACP server for a client with this token.
+    fn acp_server(&self, token: &ActiveToken) -> AcpServer {
+        (self.parts.acp)(token.grant.clone(), self.draining.clone())
+    }
+}
+
+/// A server that listens.
+pub struct HttpFrontEnd {
+    settings: ServeSettings,
+    state: Arc<ServerState>,
+    tls: Option<TlsSettings>,
+    main: TcpListener,
+    metrics: Option<TcpListener>,
+}
+
+impl HttpFrontEnd {
+    /// Listens on the addresses of the settings. Fails if one cannot be used, or the certificate does not work.
+    pub async fn bind(settings: ServeSettings, parts: ServeParts) -> Result<Self, ServeError> {
+        let tls = settings.tls.clone().map(TlsSettings::load).transpose()?;
+        let main = listen(settings.listen).await?;
+        let metrics = match settings.metrics_listen {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        let state = Arc::new(ServerState {
+            authenticator: Authenticator::new(parts.tokens.clone()),
+            parts,
+            hosts: HostFilter { public: settings.public_url.clone() },
+            acp: AcpConnections::default(),
+            metrics: Arc::default(),
+            idle: settings.idle,
+            draining: CancellationToken::new(),
+            closing: CancellationToken::new(),
+            scope: TaskScope::new(),
+        });
+        Ok(Self { settings, state, tls, main, metrics })
+    }
+
+    /// Returns the address on which the server listens, with its real port.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.main.local_addr().ok()
+    }
+
+    /// Returns the address of the metrics. `None` if only the main address has them.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Serves clients until `stop` is cancelled. Then lets running turns end, interrupts those that take too long, and
+    /// closes all connections.
+    pub async fn run(self, stop: CancellationToken) {
+        let Self { settings, state, tls, main, metrics } = self;
+        let (accepting, background) = (TaskScope::new(), TaskScope::new());
+        let places = Arc::new(Semaphore::new(settings.connections));
+        let listener = |socket, router| Listener {
+            socket,
+            tls: tls.clone(),
+            router,
+            metrics: Arc::clone(&state.metrics),
+            places: Arc::clone(&places),
+        };
+        accepting.spawn(listener(main, router(&state)).run(accepting.clone()));
+        if let Some(metrics) = metrics {
+            accepting.spawn(listener(metrics, metrics_router(&state)).run(accepting.clone()));
+        }
+        let (watched, cancelled) = (Arc::clone(&state), background.cancelled().clone());
+        background.spawn(async move {
+            tokio::join!(watched.authenticator.watch(&cancelled), watched.acp.sweep(watched.idle, &cancelled), async {
+                if let Some(tls) = tls {
+                    tls.watch(&cancelled).await;
+                }
+            });
+        });
+        stop.cancelled().await;
+        state.draining.cancel();
+        tracing::info!(turns = state.parts.sessions.running_turns(), "the server shuts down");
+        drain(&state.parts.sessions, settings.drain).await;
+        drop(tokio::time::timeout(CLOSE_TIMEOUT, state.parts.open_sessions.interrupt_all()).await);
+        // The answers to interrupted prompts are on their way to the clients.
+        sleep(DRAIN_POLL).await;
+        state.closing.cancel();
+        state.acp.end_all();
+        drop(tokio::time::timeout(settings.drain.min(CLOSE_TIMEOUT) + CLOSE_TIMEOUT, state.scope.stop()).await);
+        background.stop().await;
+        accepting.stop().await;
+    }
+}
+
+/// Waits until no turn is running, for at most `limit`.
+async fn drain(sessions: &SessionMetrics, limit: Duration) {
+    let deadline = Instant::now() + limit;
+    while sessions.running_turns() > 0 && Instant::now() < deadline {
+        sleep(DRAIN_POLL).await;
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
+}
+
+fn router(state: &Arc<ServerState>) -> Router {
+    Router::new()
+        .route("/healthz", get(health))
+        .route("/readyz", get(readiness))
+        .route("/metrics", get(report))
+        .route("/agents", get(agents::list))
+        .route("/acp", any(acp_http::answer))
+        .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "there is nothing here\n"))
+        .layer(middleware::from_fn_with_state(Arc::clone(state), checks::check))
+        .with_state(Arc::clone(state))
+}
+
+/// Serves only the metrics, without a token.
+fn metrics_router(state: &Arc<ServerState>) -> Router {
+    Router::new()
+        .route("/metrics", get(report))
+        .layer(middleware::from_fn_with_state(Arc::clone(state), checks::check_host))
+        .with_state(Arc::clone(state))
+}
+
+async fn health() -> &'static str {
+    "ok\n"
+}
+
+async fn readiness(State(state): State<Arc<ServerState>>) -> Response {
+    if state.draining.is_cancelled() {
+        let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down\n");
+        return refusal.retry_after(30).into_response();
+    }
+    "ready\n".into_response()
+}
+
+async fn report(State(state): State<Arc<ServerState>>) -> Response {
+    let text = state.metrics.render(&state.parts.sessions, &(state.parts.services)());
+    ([(header::CONTENT_TYPE, PROMETHEUS)], text).into_response()
+}
+
+impl std::fmt::Debug for HttpFrontEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HttpFrontEnd").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for ServeParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServeParts").field("empty_folder", &self.empty_folder).finish_non_exhaustive()
+    }
+}

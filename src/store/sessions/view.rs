@@ -1,0 +1,81 @@
+//! Limits what a handle to the session store sees: the sessions of one principal, in the modes and folders of its token.
+//!
+//! Invariant: every query joins the table `session` as `s` and contains [`ADMITTED`]. A session that is not admitted
+//! looks like one that does not exist.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+use serde_json::json;
+
+use crate::ids::NamePattern;
+use crate::principal::{Principal, SessionGrant};
+
+/// SQL: whether `s` is admitted; `?1` is the value of [`SessionView::query`]. A child session is admitted with its
+/// parent. The `+` keeps a full-text query from walking all sessions of the principal instead of the matches.
+pub(super) const ADMITTED: &str = "(+s.principal = ?1 ->> 'principal'
+    AND (?1 ->> 'modes' IS NULL OR EXISTS (SELECT 1 FROM session top, json_each(?1, '$.modes') admitted
+        WHERE top.id = coalesce(s.parent, s.id) AND top.agent || '/' || top.mode = admitted.value))
+    AND (?1 ->> 'roots' IS NULL OR EXISTS (SELECT 1 FROM json_each(?1, '$.roots') root
+        WHERE s.cwd = root.value OR substr(s.cwd, 1, length(rtrim(root.value, '/')) + 1) = rtrim(root.value, '/') || '/')))";
+
+/// SQL: the part of [`ADMITTED`] for which there is an index in the order of the list.
+pub(super) const OF_PRINCIPAL: &str = "s.principal = ?1 ->> 'principal'";
+
+/// The sessions that a handle sees.
+#[derive(Debug, Clone)]
+pub(super) struct SessionView {
+    principal: Principal,
+    /// `None`: all modes.
+    modes: Option<Vec<NamePattern>>,
+    /// `None`: all folders.
+    roots: Option<Vec<PathBuf>>,
+}
+
+impl SessionView {
+    pub(super) fn of(grant: &SessionGrant) -> Self {
+        let limits = grant.limits();
+        let modes = limits.modes.iter().map(|glob| NamePattern::new(glob)).collect();
+        Self {
+            principal: grant.principal().clone(),
+            modes: (!limits.modes.is_empty()).then_some(modes),
+            roots: (!grant.principal().is_local()).then(|| limits.roots.clone()),
+        }
+    }
+
+    pub(super) fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    /// Returns whether the principal sees all its sessions.
+    pub(super) fn is_whole(&self) -> bool {
+        self.modes.is_none() && self.roots.is_none()
+    }
+
+    /// Returns whether a session of the principal is admitted.
+    pub(super) fn admits(&self, agent: &str, mode: &str, cwd: &Path) -> bool {
+        self.admits_mode(&format!("{agent}/{mode}"))
+            && self.roots.as_ref().is_none_or(|roots| roots.iter().any(|root| cwd.starts_with(root)))
+    }
+
+    fn admits_mode(&self, mode: &str) -> bool {
+        self.modes.as_ref().is_none_or(|modes| modes.iter().any(|pattern| pattern.matches(mode)))
+    }
+
+    /// Returns the value of `?1` in [`ADMITTED`]: JSON with the principal, its admitted modes and its roots.
+    pub(super) fn query(&self, connection: &Connection) -> rusqlite::Result<String> {
+        let modes = self.modes.as_ref().map(|_| self.modes_in_store(connection)).transpose()?;
+        let roots: Option<Vec<_>> =
+            self.roots.as_ref().map(|roots| roots.iter().map(|root| root.to_string_lossy()).collect());
+        Ok(json!({"principal": self.principal.name(), "modes": modes, "roots": roots}).to_string())
+    }
+
+    /// Returns the admitted modes among those of stored sessions.
+    fn modes_in_store(&self, connection: &Connection) -> rusqlite::Result<Vec<String>> {
+        let select = "SELECT DISTINCT agent || '/' || mode FROM session WHERE principal = ?1";
+        let mut statement = connection.prepare_cached(select)?;
+        let modes = statement.query_map([self.principal.name()], |row| row.get(0))?;
+        let modes: Vec<String> = modes.collect::<rusqlite::Result<_>>()?;
+        Ok(modes.into_iter().filter(|mode| self.admits_mode(mode)).collect())
+    }
+}

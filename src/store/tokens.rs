@@ -1,0 +1,238 @@
+//! Stores the tokens of principals: their limits, and the SHA-256 of their secrets.
+//!
+//! Invariant: a secret leaves this module once, when its token is created, and is never stored.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use super::{Schema, StoreError, failure, open};
+use crate::principal::{Principal, TokenGrant, TokenLimits};
+
+/// The bytes `skto` in ASCII. A file with a different `application_id` is not Skein's.
+const MARK: i32 = 0x736b_746f;
+
+pub(super) const SCHEMA: Schema = Schema {
+    mark: MARK,
+    migrations: &["
+    CREATE TABLE token (
+        id TEXT PRIMARY KEY,
+        principal TEXT NOT NULL,
+        -- SHA-256 of the secret.
+        hash BLOB NOT NULL,
+        -- JSON.
+        limits TEXT NOT NULL,
+        -- Milliseconds since 1970, like all times here.
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER,
+        revoked_at INTEGER
+    ) STRICT;
+"],
+};
+
+/// What every token starts with.
+const PREFIX: &str = "skein";
+/// Random bytes of an id, and of a secret. Both are written in hexadecimal.
+const ID_BYTES: usize = 6;
+const SECRET_BYTES: usize = 32;
+
+/// A token to create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewToken {
+    pub principal: Principal,
+    pub limits: TokenLimits,
+    /// `None`: never.
+    pub expires: Option<Timestamp>,
+}
+
+/// A new token. `token` is the only copy of its secret.
+#[derive(Clone)]
+pub struct CreatedToken {
+    pub id: String,
+    /// `skein_ID_SECRET`.
+    pub token: String,
+}
+
+/// The secret stays out of logs.
+impl std::fmt::Debug for CreatedToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CreatedToken").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// A stored token, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredToken {
+    pub grant: TokenGrant,
+    pub created: Timestamp,
+    pub state: TokenState,
+}
+
+/// Whether a token is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TokenState {
+    Active,
+    Expired,
+    Revoked,
+}
+
+impl TokenState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TokenState::Active => "active",
+            TokenState::Expired => "expired",
+            TokenState::Revoked => "revoked",
+        }
+    }
+}
+
+/// The tokens of all principals. Clones share one connection.
+#[derive(Debug, Clone)]
+pub struct TokenStore {
+    file: PathBuf,
+    connection: Arc<Mutex<Connection>>,
+}
+
+impl TokenStore {
+    /// Opens the store in the data folder, creating it if it does not exist.
+    pub fn open(data: &Path) -> Result<Self, StoreError> {
+        let file = data.join("tokens.db");
+        let connection = Arc::new(Mutex::new(open(&file, &SCHEMA)?));
+        Ok(Self { file, connection })
+    }
+
+    /// Creates a token. Its secret has 256 random bits.
+    pub async fn create(&self, new: NewToken) -> Result<CreatedToken, StoreError> {
+        let id = hex(&self.random::<ID_BYTES>()?);
+        let secret = hex(&self.random::<SECRET_BYTES>()?);
+        let token = format!("{PREFIX}_{id}_{secret}");
+        let (key, hash) = (id.clone(), hash(&secret));
+        self.work(move |connection| {
+            let insert = "INSERT INTO token (id, principal, hash, limits, created_at, expires_at)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            let limits = serde_json::to_string(&new.limits).unwrap_or_default();
+            let (created, expires) = (Timestamp::now().as_millisecond(), new.expires.map(Timestamp::as_millisecond));
+            connection.execute(insert, params![key, new.principal.name(), hash, limits, created, expires])
+        })
+        .await?;
+        Ok(CreatedToken { id, token })
+    }
+
+    /// Returns the grant of a token. `None` if the token is unknown, expired or revoked.
+    pub async fn verify(&self, token: &str) -> Result<Option<TokenGrant>, StoreError> {
+        let Some((id, secret)) = split(token) else { return Ok(None) };
+        let (id, given) = (id.to_owned(), hash(secret));
+        let found = self.work(move |connection| find(connection, &id)).await?;
+        let (stored, kept) = found.unzip();
+        // An unknown id takes the same comparison.
+        let is_equal: bool = kept.unwrap_or_default().as_slice().ct_eq(given.as_slice()).into();
+        Ok(stored.flatten().filter(|stored| is_equal && stored.state == TokenState::Active).map(|stored| stored.grant))
+    }
+
+    /// Returns whether the token is still accepted, for connections that it opened.
+    pub async fn is_active(&self, id: &str) -> Result<bool, StoreError> {
+        let id = id.to_owned();
+        let found = self.work(move |connection| find(connection, &id)).await?;
+        Ok(found.and_then(|(stored, _)| stored).is_some_and(|stored| stored.state == TokenState::Active))
+    }
+
+    /// Lists all tokens, oldest first.
+    pub async fn list(&self) -> Result<Vec<StoredToken>, StoreError> {
+        let rows = self
+            .work(|connection| {
+                let mut select = connection.prepare_cached(&format!("{SELECT} ORDER BY created_at, id"))?;
+                select.query_map([], read_row)?.collect::<rusqlite::Result<Vec<_>>>()
+            })
+            .await?;
+        Ok(rows.into_iter().filter_map(|(stored, _)| stored).collect())
+    }
+
+    /// Revokes a token. Returns false if there is no such token. A second call changes nothing.
+    pub async fn revoke(&self, id: &str) -> Result<bool, StoreError> {
+        let id = id.to_owned();
+        self.work(move |connection| {
+            let update = "UPDATE token SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1";
+            Ok(connection.execute(update, params![id, Timestamp::now().as_millisecond()])? == 1)
+        })
+        .await
+    }
+
+    /// Runs `work` on a blocking thread, because it may wait for another process.
+    async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let connection = Arc::clone(&self.connection);
+        let work = move || work(&connection.lock().unwrap_or_else(PoisonError::into_inner));
+        match tokio::task::spawn_blocking(work).await {
+            Ok(result) => result.map_err(|error| failure(&self.file, &error)),
+            Err(error) => Err(self.unusable(error.to_string())),
+        }
+    }
+
+    fn random<const N: usize>(&self) -> Result<[u8; N], StoreError> {
+        let mut bytes = [0_u8; N];
+        let filled = getrandom::fill(&mut bytes);
+        filled.map_err(|error| self.unusable(format!("the system gives no random numbers: {error}")))?;
+        Ok(bytes)
+    }
+
+    fn unusable(&self, problem: String) -> StoreError {
+        StoreError::Unusable { file: self.file.display().to_string(), problem }
+    }
+}
+
+const SELECT: &str = "SELECT id, principal, hash, limits, created_at, expires_at, revoked_at FROM token";
+
+/// A token, `None` if this version cannot read it, and the hash of its secret.
+type TokenRow = (Option<StoredToken>, [u8; 32]);
+
+fn find(connection: &Connection, id: &str) -> rusqlite::Result<Option<TokenRow>> {
+    connection.prepare_cached(&format!("{SELECT} WHERE id = ?1"))?.query_row([id], read_row).optional()
+}
+
+fn read_row(row: &Row<'_>) -> rusqlite::Result<TokenRow> {
+    let (principal, limits): (String, String) = (row.get(1)?, row.get(3)?);
+    let time = |at: i64| Timestamp::from_millisecond(at).unwrap_or(Timestamp::MIN);
+    let (expires, revoked): (Option<i64>, Option<i64>) = (row.get(5)?, row.get(6)?);
+    let expires = expires.map(time);
+    let state = match (revoked, expires) {
+        (Some(_), _) => TokenState::Revoked,
+        (None, Some(expires)) if expires <= Timestamp::now() => TokenState::Expired,
+        (None, _) => TokenState::Active,
+    };
+    let (id, created) = (row.get(0)?, time(row.get(4)?));
+    let parts = Principal::new(&principal).ok().zip(serde_json::from_str(&limits).ok());
+    let token = parts.map(|(principal, limits)| StoredToken {
+        grant: TokenGrant { id, principal, limits, expires },
+        created,
+        state,
+    });
+    Ok((token, row.get(2)?))
+}
+
+/// Splits `skein_ID_SECRET`. `None` if the text has another form.
+fn split(token: &str) -> Option<(&str, &str)> {
+    let (id, secret) = token.strip_prefix(PREFIX)?.strip_prefix('_')?.split_once('_')?;
+    let is_hex =
+        |text: &str, bytes: usize| text.len() == 2 * bytes && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (is_hex(id, ID_BYTES) && is_hex(secret, SECRET_BYTES)).then_some((id, secret))
+}
+
+fn hash(secret: &str) -> [u8; 32] {
+    Sha256::digest(secret).into()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+#[path = "tokens_tests.rs"]
+mod tests;
