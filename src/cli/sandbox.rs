@@ -1,6 +1,7 @@
 //! `skein sandbox`: runs a command inside a sandbox profile, or explains which layers enforce the profile.
 
 mod enter;
+mod foreground;
 pub(super) mod machine;
 mod network;
 
@@ -13,8 +14,7 @@ use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 
 use clap::{Args, Parser, ValueEnum};
-use rustix::process::{Signal, getpgrp, getpid, kill_process};
-use rustix::termios::{Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
+use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 
 use super::folders::Folders;
@@ -28,6 +28,7 @@ use crate::sandbox::{
     SandboxProcess, SandboxProfile, SingleSandbox, SpawnError, TerminalSession, TerminalUse, WritePath, explain,
     explain_text, probe_layers, protected_paths,
 };
+use foreground::Foreground;
 use network::CommandProxy;
 pub(super) use network::host_resources;
 
@@ -456,49 +457,5 @@ async fn wait(mut child: SandboxChild, mut signals: ForwardedSignals, foreground
             }
             signal = signals.next() => child.signal(signal.as_raw()),
         }
-    }
-}
-
-/// The terminal of this process, whose foreground group the command becomes. Dropping it takes the terminal back.
-struct Foreground {
-    settings: Option<Termios>,
-}
-
-impl Foreground {
-    /// Returns `None` if this process is not in the foreground of a terminal.
-    fn take() -> Option<Self> {
-        let stdin = io::stdin();
-        let is_foreground = stdin.is_terminal() && tcgetpgrp(&stdin).is_ok_and(|group| group == getpgrp());
-        is_foreground.then(|| Self { settings: tcgetattr(&stdin).ok() })
-    }
-
-    fn take_back(&self) {
-        let mut blocked = nix::sys::signal::SigSet::empty();
-        blocked.add(nix::sys::signal::Signal::SIGTTOU);
-        // A process in the background that changes the terminal is stopped, unless it blocks this signal.
-        let is_blocked = blocked.thread_block().is_ok();
-        _ = tcsetpgrp(io::stdin(), getpgrp());
-        if let Some(settings) = &self.settings {
-            _ = tcsetattr(io::stdin(), rustix::termios::OptionalActions::Drain, settings);
-        }
-        if is_blocked {
-            _ = blocked.thread_unblock();
-        }
-    }
-
-    /// Stops this process like the command, until the shell continues it.
-    fn pause(&self) {
-        let group = tcgetpgrp(io::stdin());
-        self.take_back();
-        _ = kill_process(getpid(), Signal::STOP);
-        if let Ok(group) = group {
-            _ = tcsetpgrp(io::stdin(), group);
-        }
-    }
-}
-
-impl Drop for Foreground {
-    fn drop(&mut self) {
-        self.take_back();
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A thread reads the socket, so that starting a command needs no runtime, like `std::process`.
 
+mod command;
 mod entry;
 mod single;
 
@@ -30,15 +31,16 @@ use super::explain::{ExplainedLine, ProtectedState, explain};
 use super::git::GitListeners;
 use super::layer_probe::{broken, known_layers, launch, likely_layers, probe_layers};
 use super::layers::{LayerRestriction, Layers};
-use super::os_text::OsText;
 use super::path_refusals::{PathRefusal, PathRules};
 use super::plan::{LandlockRules, ResourceLimits, SandboxPlan, SocketRules};
 use super::profile::{Enforcement, FileAccess, SandboxProfile};
 use super::proxy::{java_options, proxy_credentials, proxy_variables};
-use super::request_table::{CommandState, RequestTable, StartFailure, kill_status, lock, read_replies};
-use super::wire::{self, CommandSpec, InsideTarget, Namespace, Reply, Request, StartPart, TerminalUse};
+use super::request_table::{CommandState, RequestTable, kill_status, lock, read_replies};
+use super::wire::{self, InsideTarget, Namespace, Reply, Request, TerminalUse};
 use crate::process::{HelperProcess, Launch, LaunchedProcess, ProcessLauncher};
 
+pub use command::SandboxCommand;
+use command::{add_variables, spawn_error};
 pub use entry::{EnteredCommand, EntryError, SandboxEntry};
 pub use single::SingleSandbox;
 
@@ -94,20 +96,6 @@ pub struct SandboxPorts {
     pub relays: Vec<(SocketAddr, TcpListener)>,
     /// `None` if git inside gets no credentials.
     pub git: Option<GitListeners>,
-}
-
-/// A command to run in a sandbox.
-#[derive(Debug)]
-pub struct SandboxCommand {
-    pub program: OsString,
-    pub args: Vec<OsString>,
-    /// All variables; the sandbox adds those of its proxy and caches.
-    pub env: BTreeMap<OsString, OsString>,
-    pub cwd: PathBuf,
-    pub stdin: OwnedFd,
-    pub stdout: OwnedFd,
-    pub stderr: OwnedFd,
-    pub terminal: TerminalUse,
 }
 
 impl SandboxProcess {
@@ -333,30 +321,6 @@ impl SandboxProcess {
     }
 }
 
-impl SandboxCommand {
-    /// Returns what the sandbox process needs to know. `env` has all variables.
-    fn spec(&self, env: &BTreeMap<OsString, OsString>) -> CommandSpec {
-        CommandSpec {
-            program: OsText::from(&self.program),
-            args: self.args.iter().map(OsText::from).collect(),
-            env: env.iter().map(|(name, value)| (OsText::from(name), OsText::from(value))).collect(),
-            cwd: OsText::from(&self.cwd),
-            terminal: self.terminal,
-        }
-    }
-}
-
-/// Adds the variables of a sandbox to those of a command.
-fn add_variables(of_sandbox: &BTreeMap<OsString, Option<OsString>>, env: &mut BTreeMap<OsString, OsString>) {
-    for (name, value) in of_sandbox {
-        match value {
-            // The caller may name the proxy itself, with the command's id.
-            Some(value) => _ = env.entry(name.clone()).or_insert_with(|| value.clone()),
-            None => drop(env.remove(name)),
-        }
-    }
-}
-
 impl Drop for Shared {
     fn drop(&mut self) {
         // PID 1 ends when the socket closes, and the kernel ends all processes with it. The reader thread has a copy.
@@ -489,16 +453,6 @@ fn visible_root(profile: &SandboxProfile, context: &SandboxContext) -> PathBuf {
         profile.files != FileAccess::None || !profile.write.is_empty() || context.readable.contains(root)
     };
     context.roots.first().filter(is_visible).cloned().unwrap_or_else(|| PathBuf::from("/"))
-}
-
-fn spawn_error(failure: StartFailure, command: &SandboxCommand) -> SpawnError {
-    let StartFailure { part, errno, error } = failure;
-    let program = command.program.to_string_lossy().into_owned();
-    match part {
-        StartPart::WorkingFolder => SpawnError::WorkingFolder { folder: command.cwd.display().to_string(), error },
-        StartPart::Program if errno == Some(libc::ENOENT) => SpawnError::NotFound { program },
-        StartPart::Program => SpawnError::Program { program, errno, error },
-    }
 }
 
 /// Reads the process id in Skein's namespace from a descriptor of the process.

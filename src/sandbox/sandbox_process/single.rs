@@ -15,7 +15,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
-use super::{SandboxCommand, add_variables, check_enforcement, spawn_error};
+use super::check_enforcement;
+use super::command::{SandboxCommand, add_variables, spawn_error};
 use crate::sandbox::error::{SandboxError, SpawnError};
 use crate::sandbox::expand::{CacheFolder, ExpandedProfile, SandboxContext, early_plan, expand, uses_proxy};
 use crate::sandbox::explain::ProtectedState;

@@ -1,8 +1,10 @@
 //! PID 1 of a sandbox: starts commands, collects exits and forwards signals until Skein closes the socket.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -216,9 +218,9 @@ fn find_program(spec: &CommandSpec) -> Option<PathBuf> {
         return Some(program.to_owned());
     }
     let (_, path) = spec.env.iter().find(|(name, _)| name.0 == "PATH")?;
-    let candidates = std::env::split_paths(&path.0).map(|folder| spec.cwd.as_path().join(folder).join(program));
-    let is_program = |path: &PathBuf| path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok();
-    candidates.into_iter().find(is_program)
+    let folders = path.0.as_bytes().split(|byte| *byte == b':').map(OsStr::from_bytes);
+    let mut candidates = folders.map(|folder| spec.cwd.as_path().join(folder).join(program));
+    candidates.find(|path| path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok())
 }
 
 fn prepare_terminal(command: &mut Command, terminal: TerminalUse) {
