@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ModeId, NamePattern};
-use crate::manifest::ApprovalLevel;
+pub use crate::manifest::ApprovalLevel;
 use usage::TokenUsage;
 pub use usage::{GrantRegistry, UsagePermit};
 

@@ -2,6 +2,7 @@
 
 mod admission;
 mod credential_gate;
+mod exclusion;
 pub(super) mod host_gate;
 mod permit;
 mod redirect;
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 
 pub use admission::AdmissionError;
 use admission::AdmittedCall;
+use exclusion::ExclusionError;
 use host_gate::SessionHostGate;
 pub use permit::PermitError;
 pub use resources::{Requester, ServiceResource};
@@ -29,30 +31,13 @@ use super::session_state::BrokerState;
 use super::{
     BindRequest, MissingService, ParentLimits, RequiredBinder, files, names, rule_arguments, sanitize, unmatched_rules,
 };
-use crate::graph::{GroupRuleKind, Plan, ScopeRefusal, ToolScope};
+use crate::graph::{GroupRuleKind, Plan, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
-use crate::manifest::{ApprovalLevel, CodeExecution, Layer, SchemaError, ServiceEntry, Transport};
+use crate::manifest::{ApprovalLevel, CodeExecution, Layer, ServiceEntry, Transport};
 use crate::permissions::{self, Call, CommandRule, SourcedRule};
 use crate::sandbox::{SandboxGate, SandboxLauncher};
 use crate::services::{Lease, Service};
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, SessionStates, ToolCall, ToolOutcome, ToolSpec};
-
-/// Why a tool of a bound service is not offered.
-#[derive(Debug, thiserror::Error)]
-enum ExclusionError {
-    #[error(transparent)]
-    Scope(#[from] ScopeRefusal),
-    #[error(transparent)]
-    Spec(#[from] sanitize::ToolSpecError),
-    #[error("it takes a command line, which no `files` rule can hold")]
-    CommandLine,
-    #[error("no rule admits it")]
-    NoRule,
-    #[error("its input schema cannot be used: {0}")]
-    Schema(#[source] SchemaError),
-    #[error("its service lists another tool of that name before it")]
-    ListedTwice,
-}
 
 /// The tools, services and permissions of a session in its mode.
 pub struct Binding {

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 
 use super::*;
-use crate::manifest::ApprovalLevel;
+use crate::principal::ApprovalLevel;
 
 fn store() -> (TokenStore, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();

@@ -139,7 +139,7 @@ impl Visit {
     ) -> Self {
         let allow: Vec<&str> = sites.iter().map(|site| site.address.as_str()).collect();
         let sandbox = json!({"enforce": "preferred", "network": {"allow": allow, "otherwise": "ask"}});
-        let wired = wiring.config(json!({"sandbox": sandbox, "permissions": rules})).start();
+        let wired = wiring.config(json!({"version": 1, "sandbox": sandbox, "permissions": rules})).start();
         let session = wired.session("visit");
         let asker = Arc::new(TestAsker { declined, asked: Mutex::default() });
         let request = BindRequest {

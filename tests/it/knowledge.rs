@@ -72,7 +72,7 @@ fn a_project_that_nobody_trusts_is_offered_by_its_label() {
 }
 
 #[test]
-fn the_orchestrator_has_it_and_others_do_not() {
+fn the_orchestrator_and_working_modes_have_it_and_others_do_not() {
     let sandbox = Sandbox::new();
     let has = |agent: &str, mode: &str| {
         let tools = sandbox.skein(&["tools", "-a", agent, "-m", mode, "--json"]).json()["tools"].clone();
@@ -83,7 +83,8 @@ fn the_orchestrator_has_it_and_others_do_not() {
             .any(|tool| tool["name"] == "knowledge__load" && tool["absent"].is_null())
     };
     assert!(has("orchestrator", "auto"));
-    assert!(!has("goose", "assistant"));
+    assert!(has("goose", "assistant"));
+    assert!(!has("goose", "planner"));
 }
 
 #[tokio::test]

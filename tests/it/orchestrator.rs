@@ -661,7 +661,7 @@ fn every_delegated_mode_has_exactly_its_own_tools() {
     let agents = sandbox.skein(&["agents", "show", "orchestrator", "--json"]).json();
     let modes: Vec<String> =
         agents["delegates"].as_array().unwrap().iter().map(|mode| mode.as_str().unwrap().to_owned()).collect();
-    assert_eq!(modes.len(), 14, "{modes:?}");
+    assert_eq!(modes.len(), 15, "{modes:?}");
     for mode in modes {
         let (agent, slug) = mode.split_once('/').unwrap();
         let task = json!({"task": format!("work as {mode}"), "agent": agent, "mode": slug});

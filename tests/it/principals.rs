@@ -61,9 +61,10 @@ struct Server {
 
 /// The mode with all services whose data belongs to a principal.
 const ALL: &str = "test/all";
+const AUTO: &str = "orchestrator/auto";
 
 fn server() -> Server {
-    let services = json!(["memory", "chatrecall", "apps", "echo"]);
+    let services = json!(["memory", "apps", "echo"]);
     let all = mode("all", services.clone(), services);
     let wired = Wiring::new().user([echo("echo", &[]), agent(&[all])]).start();
     let store = SessionStore::open(&wired.path("data")).expect("a store");
@@ -272,16 +273,19 @@ async fn tools_reach_only_the_data_of_their_principal() {
     }
     let of_ann = told(&ann, "memory__list_memories", json!({})).await;
     assert!(of_ann.contains("green") && of_ann.contains("noon"), "{of_ann}");
-    // Earlier sessions of the project.
-    let of_ann = told(&ann, "chatrecall__search_sessions", json!({"query": "zebra"})).await;
+    // Earlier sessions of the project. Only the orchestrator recalls them.
+    let (ann_auto, bob_auto) =
+        (server.create(&server.of("ann"), AUTO).await, server.create(&server.of("bob"), AUTO).await);
+    let (ann_auto, bob_auto) = (ann_auto.expect("a session"), bob_auto.expect("a session"));
+    let of_ann = told(&ann_auto, "chatrecall__search_sessions", json!({"query": "zebra"})).await;
     assert!(of_ann.contains(earlier.id()), "{of_ann}");
     for query in ["zebra", ""] {
-        let of_bob = told(&bob, "chatrecall__search_sessions", json!({"query": query})).await;
+        let of_bob = told(&bob_auto, "chatrecall__search_sessions", json!({"query": query})).await;
         assert!(!of_bob.contains("of ann") && !of_bob.contains(earlier.id()), "{of_bob}");
     }
     let unknown = "0".repeat(20);
-    let other = refused(&bob, "chatrecall__read_session", json!({"id": earlier.id()})).await;
-    let none = refused(&bob, "chatrecall__read_session", json!({"id": unknown})).await;
+    let other = refused(&bob_auto, "chatrecall__read_session", json!({"id": earlier.id()})).await;
+    let none = refused(&bob_auto, "chatrecall__read_session", json!({"id": unknown})).await;
     assert_eq!(other.replace(earlier.id(), "ID"), none.replace(&unknown, "ID"));
     // Apps.
     let page = |title: &str| {
@@ -296,7 +300,7 @@ async fn tools_reach_only_the_data_of_their_principal() {
     assert_eq!(other.replace("timer", "NAME"), none.replace("other", "NAME"));
     told(&bob, "apps__create_app", page("Of Bob")).await;
     assert!(told(&ann, "apps__read_app", json!({"name": "timer"})).await.contains("Of Ann"));
-    drop((ann, bob, earlier));
+    drop((ann, bob, ann_auto, bob_auto, earlier));
     server.wired.stop().await;
 }
 

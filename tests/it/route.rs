@@ -107,8 +107,9 @@ fn the_built_in_modes_take_what_is_theirs() {
         assert_eq!(unsure["alternatives"].as_array().map(Vec::len), Some(3), "{vague}");
     }
 
-    let list = "For the shop:\n- fix the login API\n- add a dark theme\n";
-    let expected_list = ["For the shop: fix the login API", "For the shop: add a dark theme"];
+    let list = "For the shop:\n- fix the login endpoint of the REST API\n- add a dark theme to the CSS\n";
+    let expected_list =
+        ["For the shop: fix the login endpoint of the REST API", "For the shop: add a dark theme to the CSS"];
     let tasks: Vec<_> =
         routed(&sandbox.skein(&["route", "--json", list])).into_iter().map(|(_, task, _)| task).collect();
     assert_eq!(tasks, expected_list);

@@ -33,8 +33,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::answer::{self, ToolRefusal, ToolReply, count, label_untrusted, size};
 use super::developer::{DeveloperState, paths};
-use super::fetch;
-use super::{call_context, schema};
+use super::{call_context, fetch, schema};
 use crate::document::{DocumentEdit, DocumentImage, DocumentView, ReadRequest, SheetSpec, TextBlock};
 use crate::sandbox::SandboxLauncher;
 use crate::tool::{Activity, SessionContext, SessionStates};
