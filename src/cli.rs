@@ -21,6 +21,7 @@ mod rule_store;
 mod keyboard;
 mod keys;
 mod logging;
+mod logins;
 mod mcp;
 mod models;
 mod new;

@@ -12,6 +12,7 @@ mod service;
 mod environment;
 mod eras;
 mod http;
+pub mod login;
 mod negotiation;
 mod record;
 mod remote;
@@ -50,6 +51,7 @@ use crate::tool::{
 };
 use connection::ServiceConnection;
 use eras::{Era, EraCache};
+use login::LoginStore;
 use remote::{ConnectError, McpClient, McpConnection, Owner};
 
 /// Settings and ports shared by all services of a pool.
@@ -67,6 +69,8 @@ pub struct PoolOptions {
     pub user: UserFolders,
     /// Records the answers of services, or replays them instead of starting services.
     pub cassette: Option<Cassette>,
+    /// Stores the user's logins at HTTP services. `None`: no service gets a token from Skein.
+    pub logins: Option<Arc<dyn LoginStore>>,
 }
 
 /// Folders of the user, of Skein and of other tools. An empty path means that the folder does not exist.
@@ -315,7 +319,12 @@ impl Inner {
                 McpConnection::connect(client, wire, era, Some((group, failure)), service.gate(), &self.scope).await?
             }
             Transport::Http(transport) => {
-                let wire = http::start(transport, environment, &offers.headers())?;
+                let login = match &self.options.logins {
+                    Some(store) => http::login(&name, transport, environment, store, &self.scope).await?,
+                    None => None,
+                };
+                let identity = http::ServiceIdentity { service: name, login };
+                let wire = http::start(transport, environment, &offers.headers(), identity)?;
                 let connected = McpConnection::connect(client, wire, era, None, None, &self.scope).await;
                 match connected {
                     Err(ConnectError::Handshake { .. }) if http::speaks_old_transport(transport, environment).await => {

@@ -69,6 +69,14 @@ impl Keys {
         }
     }
 
+    /// Returns every stored copy of a secret as it is now, because other processes may change it. The environment is not
+    /// asked. Fails if the key file cannot be used.
+    pub(super) fn copies(&self, name: &str) -> anyhow::Result<Vec<(KeyLocation, String)>> {
+        let in_keyring = self.keyring.read_again(name).map(|secret| (KeyLocation::Keyring, secret));
+        let in_file = self.read_file()?.remove(name).map(|secret| (KeyLocation::File, secret));
+        Ok(in_keyring.into_iter().chain(in_file).collect())
+    }
+
     /// Returns the last error of the keyring. `None` if there is no keyring or no error.
     pub(super) fn trouble(&self) -> Option<KeyringError> {
         self.keyring.trouble().filter(|trouble| *trouble != KeyringError::Absent)

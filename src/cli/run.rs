@@ -72,7 +72,7 @@ enum RunOutput {
     StreamJson,
 }
 
-fn span(text: &str) -> Result<Duration, DurationError> {
+pub(super) fn span(text: &str) -> Result<Duration, DurationError> {
     ManifestDuration::try_from(text.to_owned()).map(ManifestDuration::duration)
 }
 

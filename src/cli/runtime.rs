@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::folders::Folders;
+use super::logins::Logins;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::{Global, sandbox};
 use crate::agents::TurnLimits;
@@ -97,6 +98,7 @@ pub(super) fn block_on_until<T>(
             data: folders.data.clone(),
             user: folders.user(),
             cassette,
+            logins: Some(Arc::new(Logins::of(folders))),
         };
         let home = RuntimePaths { sockets: sockets(folders), program: own_program()?, scratch: scratch.join("agents") };
         let runtime = Runtime::start(Arc::new(plan), global.built_in.registry.clone(), options, Some(home));

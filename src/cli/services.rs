@@ -1,8 +1,9 @@
 //! `skein services`: lists services, the modes that depend on them, and their state in every running skein. Adds,
-//! removes, enables and disables services, and prints their logs.
+//! removes, enables and disables services, logs in to them, and prints their logs.
 
 mod add;
 mod change;
+mod login;
 mod logs;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use crate::ids::{ServiceName, nearest};
 use crate::manifest::{DisableSource, Manifests, Readiness, ServiceEntry, Transport};
 use crate::runtime::StatusReport;
 use crate::tool::ServiceError;
+use login::LoginStates;
 
 #[derive(Debug, Args)]
 pub(super) struct ServicesArgs {
@@ -46,6 +48,13 @@ enum ServicesCommand {
     Enable(change::ChangeArgs),
     /// Turn off a service in all sessions, in your config
     Disable(change::ChangeArgs),
+    /// Log in to an HTTP service with your browser
+    ///
+    /// Finds the authorization server of the service, registers Skein there, and opens its page. Stores the tokens in
+    /// your keyring, or else in a file that only you can read.
+    Login(login::LoginArgs),
+    /// Forget the login at an HTTP service, and revoke it
+    Logout(login::LogoutArgs),
     /// Show what the process of a service wrote to stderr
     Logs(logs::LogsArgs),
 }
@@ -61,6 +70,8 @@ pub(super) fn run(
         Some(ServicesCommand::Remove(remove)) => return change::remove(remove, args.json, global, folders, output),
         Some(ServicesCommand::Enable(change)) => return change::enable(change, args.json, global, folders, output),
         Some(ServicesCommand::Disable(change)) => return change::disable(change, args.json, global, folders, output),
+        Some(ServicesCommand::Login(login)) => return login::login(login, args.json, global, folders, output),
+        Some(ServicesCommand::Logout(logout)) => return login::logout(logout, args.json, folders, output),
         Some(ServicesCommand::Logs(logs)) => return logs::run(logs, args.json, global, folders, output),
         None => {}
     }
@@ -69,8 +80,16 @@ pub(super) fn run(
         return probe(plan, name, args.json, global, folders, output);
     }
     let reports = crate::runtime::reports(&runtime::sockets(folders));
+    let logins = LoginStates::new(folders);
     if args.json {
-        let mut services: Vec<_> = plan.services().map(|service| service_json(&plan, service, &reports)).collect();
+        let mut services: Vec<_> = Vec::new();
+        for service in plan.services() {
+            let mut value = service_json(&plan, service, &reports);
+            if let Transport::Http(_) = service.manifest.transport {
+                value["login"] = logins.json(service);
+            }
+            services.push(value);
+        }
         services.extend(
             elsewhere(&plan, &reports)
                 .into_iter()
@@ -103,6 +122,9 @@ pub(super) fn run(
         if let Transport::Stdio(_) = manifest.transport {
             let sandbox = profile_text(ProcessKind::Service, plan.service_sandbox(&manifest.name));
             output.line(&format!("  {QUIET}sandbox: {}{QUIET:#}", display_line(&sandbox)));
+        }
+        if let Some(login) = logins.text(service) {
+            output.line(&format!("  {QUIET}login: {}{QUIET:#}", display_line(&login)));
         }
         for running in running(manifest.name.as_str(), &reports) {
             output.line(&format!("  {}", state(&running)));

@@ -1,4 +1,4 @@
-//! Connects to an MCP server over streamable HTTP, of either protocol era.
+//! Connects to an MCP server over streamable HTTP, of either protocol era, with the user's login if there is one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -7,20 +7,24 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use reqwest::header::{HeaderName, HeaderValue};
+use reqwest::StatusCode;
+use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use rmcp::model::{ClientJsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::{
-    SseError, StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError,
+    AuthRequiredError, SseError, StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError,
     StreamableHttpPostResponse,
 };
 use sse_stream::Sse;
 
 use super::environment::{Environment, MissingVariableError};
+use super::login::{LoginError, LoginStore, ServiceLogin};
 use super::replies::{error_for, requests_of};
+use crate::ids::ServiceName;
 use crate::manifest::HttpTransport;
 use crate::network::{self, RemoteHost};
+use crate::task::TaskScope;
 use crate::tool::RequirementError;
 
 /// Maximum number of redirects for one request.
@@ -43,8 +47,47 @@ pub(super) enum HttpSetupError {
 
 /// Time for a server to begin the stream of the old transport.
 const OLD_TRANSPORT_TIME: Duration = Duration::from_secs(2);
+/// Maximum bytes of an event if rmcp names no limit, as in rmcp itself.
+const MAX_EVENT: usize = 16 * 1024 * 1024;
 /// Maximum bytes to read until the first event of that stream.
 const MAX_FIRST_EVENT: usize = 4096;
+
+/// Returns the login of a service, with a token that is not about to expire. `None` if the manifest has its own
+/// `Authorization` header, or the address is not safe for tokens. Boxed for the same reason as
+/// [`speaks_old_transport`].
+pub(super) fn login<'a>(
+    service: &'a ServiceName,
+    transport: &'a HttpTransport,
+    environment: &'a Environment,
+    store: &'a Arc<dyn LoginStore>,
+    scope: &'a TaskScope,
+) -> BoxFuture<'a, Result<Option<Arc<ServiceLogin>>, HttpSetupError>> {
+    Box::pin(async move {
+        let has_own = transport.headers.keys().any(|name| name.eq_ignore_ascii_case(AUTHORIZATION.as_str()));
+        if has_own {
+            return Ok(None);
+        }
+        let url = environment.fill_in(&transport.url)?;
+        let login = match ServiceLogin::load(service.clone(), url, Arc::clone(store), scope.clone()).await {
+            Ok(login) => login,
+            Err(error) => {
+                tracing::debug!(%service, %error, "no login is used");
+                return Ok(None);
+            }
+        };
+        // Renews the token before the time limits of the handshake begin. The first request reports a failure.
+        drop(login.token().await);
+        Ok(Some(login))
+    })
+}
+
+/// The name of a service, and the login that its requests show.
+#[derive(Debug)]
+pub(super) struct ServiceIdentity {
+    pub(super) service: ServiceName,
+    /// `None` if the service gets no token from Skein.
+    pub(super) login: Option<Arc<ServiceLogin>>,
+}
 
 /// Prepares a connection. `requirements` are headers with the addresses of required services. Fails if there are any
 /// and the server is not on this machine: it could not reach them, and another machine must not learn them.
@@ -52,6 +95,7 @@ pub(super) fn start(
     transport: &HttpTransport,
     environment: &Environment,
     requirements: &BTreeMap<String, String>,
+    identity: ServiceIdentity,
 ) -> Result<StreamableHttpClientTransport<CheckedClient>, HttpSetupError> {
     let url = environment.fill_in(&transport.url)?;
     if !requirements.is_empty() && !RemoteHost::of_url(&url).is_some_and(|host| host.is_loopback()) {
@@ -62,7 +106,8 @@ pub(super) fn start(
         // With reinit, rmcp resends a call that was answered with 404. Only the server claims that it did not run
         // the call.
         .reinit_on_expired_session(false);
-    Ok(StreamableHttpClientTransport::with_client(CheckedClient(client()?), config))
+    let client = CheckedClient { http: client()?, service: identity.service, login: identity.login };
+    Ok(StreamableHttpClientTransport::with_client(client, config))
 }
 
 fn headers(
@@ -150,9 +195,15 @@ fn same_origin() -> Policy {
 }
 
 /// rmcp's HTTP client, which skips an unreadable answer in a stream. This wrapper turns such an answer into an
-/// error.
+/// error. It also sends the token of the login, and sends a request that the server refused with 401 once more, with a
+/// new token.
 #[derive(Debug, Clone)]
-pub(super) struct CheckedClient(reqwest::Client);
+pub(super) struct CheckedClient {
+    http: reqwest::Client,
+    service: ServiceName,
+    /// `None` if the service gets no token from Skein.
+    login: Option<Arc<ServiceLogin>>,
+}
 
 type Headers = HashMap<HeaderName, HeaderValue>;
 type Events = BoxStream<'static, Result<Sse, SseError>>;
@@ -162,6 +213,8 @@ type HttpError = StreamableHttpError<reqwest::Error>;
 pub(super) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let inner = |error: &'_ (dyn std::error::Error + 'static)| match error.downcast_ref::<HttpError>() {
         Some(StreamableHttpError::Client(client)) => Some(chain(client)),
+        // The text is from `auth_error`.
+        Some(StreamableHttpError::AuthRequired(error)) => Some(error.www_authenticate_header.clone()),
         _ => None,
     };
     let causes = std::iter::successors(Some(error), |error| error.source());
@@ -171,6 +224,76 @@ pub(super) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+impl CheckedClient {
+    async fn token(&self) -> Result<Option<String>, HttpError> {
+        match &self.login {
+            Some(login) => login.token().await.map_err(|error| self.login_failure(&error)),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the token with which a refused request is sent again. Fails if the error has another reason, or there is
+    /// no other token.
+    async fn next_token(&self, error: HttpError, used: Option<String>) -> Result<String, HttpError> {
+        if !is_refusal(&error) {
+            return Err(hide_token(error, used.as_deref()));
+        }
+        let Some(login) = &self.login else {
+            return Err(auth_error("it refused the request (HTTP 401): check `headers` in its manifest".to_owned()));
+        };
+        match login.renew(used).await {
+            Ok(Some(token)) => Ok(token),
+            Ok(None) => Err(self.login_required("it wants a login")),
+            Err(error) => Err(self.login_failure(&error)),
+        }
+    }
+
+    /// Returns the error of a request that was sent with a new token.
+    fn final_error(&self, error: HttpError, used: &str) -> HttpError {
+        match is_refusal(&error) {
+            true => self.login_required("it does not accept its login"),
+            false => hide_token(error, Some(used)),
+        }
+    }
+
+    fn login_failure(&self, error: &LoginError) -> HttpError {
+        match error {
+            LoginError::Refused { .. } => self.login_required("its login is no longer valid"),
+            error => auth_error(format!("its login cannot be renewed: {error}")),
+        }
+    }
+
+    fn login_required(&self, problem: &str) -> HttpError {
+        auth_error(format!("{problem}: run `skein services login {}`", self.service))
+    }
+}
+
+/// Returns an error with these words. rmcp's error has a text only for the challenge of the server.
+fn auth_error(text: String) -> HttpError {
+    StreamableHttpError::AuthRequired(AuthRequiredError::new(text))
+}
+
+/// Returns whether the server answered with 401.
+fn is_refusal(error: &HttpError) -> bool {
+    match error {
+        StreamableHttpError::AuthRequired(_) => true,
+        StreamableHttpError::Client(error) => error.status() == Some(StatusCode::UNAUTHORIZED),
+        // rmcp reports a 401 without a challenge only in this text.
+        StreamableHttpError::UnexpectedServerResponse(text) => text.starts_with("HTTP 401"),
+        _ => false,
+    }
+}
+
+/// Removes the token from an answer that the error quotes.
+fn hide_token(error: HttpError, token: Option<&str>) -> HttpError {
+    match (error, token) {
+        (StreamableHttpError::UnexpectedServerResponse(text), Some(token)) => {
+            StreamableHttpError::UnexpectedServerResponse(text.replace(token, "(token)").into())
+        }
+        (error, _) => error,
+    }
 }
 
 impl StreamableHttpClient for CheckedClient {
@@ -184,9 +307,8 @@ impl StreamableHttpClient for CheckedClient {
         auth_header: Option<String>,
         custom_headers: Headers,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
-        let asked = request_id(&message);
-        let posted = self.0.post_message(uri, message, session_id, auth_header, custom_headers).await?;
-        Ok(check_events(posted, asked))
+        self.post_message_with_max_sse_event_size(uri, message, session_id, auth_header, custom_headers, MAX_EVENT)
+            .await
     }
 
     async fn post_message_with_max_sse_event_size(
@@ -194,25 +316,38 @@ impl StreamableHttpClient for CheckedClient {
         uri: Arc<str>,
         message: ClientJsonRpcMessage,
         session_id: Option<Arc<str>>,
-        auth_header: Option<String>,
+        _auth_header: Option<String>,
         custom_headers: Headers,
         max_sse_event_size: usize,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
         let asked = request_id(&message);
         let limit = max_sse_event_size;
+        let token = self.token().await?;
+        let (again, id, headers) = (message.clone(), session_id.clone(), custom_headers.clone());
         let posting =
-            self.0.post_message_with_max_sse_event_size(uri, message, session_id, auth_header, custom_headers, limit);
-        Ok(check_events(posting.await?, asked))
+            self.http.post_message_with_max_sse_event_size(uri.clone(), message, id, token.clone(), headers, limit);
+        let posted = match posting.await {
+            Ok(posted) => posted,
+            Err(error) => {
+                let next = self.next_token(error, token).await?;
+                let (used, id, headers) = (Some(next.clone()), session_id, custom_headers);
+                let posting = self.http.post_message_with_max_sse_event_size(uri, again, id, used, headers, limit);
+                posting.await.map_err(|error| self.final_error(error, &next))?
+            }
+        };
+        Ok(check_events(posted, asked))
     }
 
     async fn delete_session(
         &self,
         uri: Arc<str>,
         session_id: Arc<str>,
-        auth_header: Option<String>,
+        _auth_header: Option<String>,
         custom_headers: Headers,
     ) -> Result<(), HttpError> {
-        self.0.delete_session(uri, session_id, auth_header, custom_headers).await
+        let token = self.token().await?;
+        let deleted = self.http.delete_session(uri, session_id, token.clone(), custom_headers).await;
+        deleted.map_err(|error| hide_token(error, token.as_deref()))
     }
 
     async fn get_stream(
@@ -223,7 +358,8 @@ impl StreamableHttpClient for CheckedClient {
         auth_header: Option<String>,
         custom_headers: Headers,
     ) -> Result<Events, HttpError> {
-        self.0.get_stream(uri, session_id, last_event_id, auth_header, custom_headers).await
+        let (id, last, limit) = (session_id, last_event_id, MAX_EVENT);
+        self.get_stream_with_max_sse_event_size(uri, id, last, auth_header, custom_headers, limit).await
     }
 
     async fn get_stream_with_max_sse_event_size(
@@ -231,12 +367,24 @@ impl StreamableHttpClient for CheckedClient {
         uri: Arc<str>,
         session_id: Option<Arc<str>>,
         last_event_id: Option<String>,
-        auth_header: Option<String>,
+        _auth_header: Option<String>,
         custom_headers: Headers,
         max_sse_event_size: usize,
     ) -> Result<Events, HttpError> {
-        let (id, last, limit) = (session_id, last_event_id, max_sse_event_size);
-        self.0.get_stream_with_max_sse_event_size(uri, id, last, auth_header, custom_headers, limit).await
+        let limit = max_sse_event_size;
+        let token = self.token().await?;
+        let (id, last, headers) = (session_id.clone(), last_event_id.clone(), custom_headers.clone());
+        let opening =
+            self.http.get_stream_with_max_sse_event_size(uri.clone(), id, last, token.clone(), headers, limit);
+        match opening.await {
+            Ok(events) => Ok(events),
+            Err(error) => {
+                let next = self.next_token(error, token).await?;
+                let (used, id, last) = (Some(next.clone()), session_id, last_event_id);
+                let opening = self.http.get_stream_with_max_sse_event_size(uri, id, last, used, custom_headers, limit);
+                opening.await.map_err(|error| self.final_error(error, &next))
+            }
+        }
     }
 }
 

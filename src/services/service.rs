@@ -1,7 +1,8 @@
 //! Runs one service of the pool: starts it on first use, restarts it after a failure while its circuit allows, and
 //! stops trying when it fails too often.
 //!
-//! Invariant: a call is sent at most once. A call that may have run is never sent again.
+//! Invariant: a call is sent at most once. A call that may have run is never sent again. An HTTP service that refuses a
+//! call with 401 has not run it: the call is sent once more, with a new token.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};

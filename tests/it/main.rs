@@ -162,6 +162,8 @@ mod scripts;
 mod security_doc;
 /// Modes served to an MCP client, against the wiring table.
 mod served_modes;
+/// Logins at HTTP services: a real authorization server, its tokens, and servers that misbehave.
+mod service_login;
 /// docs/services.md against the services.
 mod services_doc;
 /// Shell commands of agents in their sandbox: levels, arguments, results, new protected paths.

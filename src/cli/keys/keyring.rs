@@ -80,6 +80,12 @@ impl Keyring {
         Some(key)
     }
 
+    /// Like [`Keyring::read`], but never answers from the cache.
+    pub(super) fn read_again(&self, name: &str) -> Option<String> {
+        self.lock_cache().remove(name);
+        self.read(name)
+    }
+
     pub(super) fn keep(&self, name: &str, key: &str) -> Result<(), KeyringError> {
         self.note_result(ask(async |secrets| secrets.keep(name, key).await))?;
         self.lock_cache().insert(name.to_owned(), key.to_owned());

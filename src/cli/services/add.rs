@@ -20,7 +20,7 @@ use super::super::sandbox::FilesFlag;
 use super::super::trust::{access_lines, confirm};
 use super::super::whole_file::{create, replace};
 use super::super::{Global, runtime, workspace};
-use super::{dependents, find};
+use super::{dependents, find, login};
 use crate::diagnostic::Severity;
 use crate::graph::{self, Plan, ProcessKind, profile_json, profile_text};
 use crate::ids::ServiceName;
@@ -102,7 +102,16 @@ pub(super) fn run(
     let profile = plan.service_sandbox(&entry.manifest.name).cloned();
     let catalog = match args.no_probe {
         true => None,
-        false => Some(probe(plan, &entry, global, folders, output)?),
+        false => Some(match probe(plan, &entry, global, folders, output) {
+            Err(error) if login::is_wanted(&entry, folders) => {
+                log_in(args, &entry, error, folders, output)?;
+                let text = service_text(&manifest, COMMENT);
+                let plan = workspace::plan_with(global, folders, output, (target.inside().as_str(), text))?;
+                let probed = probe(plan, &entry, global, folders, output);
+                probed.inspect_err(|_| login::discard(&entry.manifest.name, folders))?
+            }
+            probed => probed?,
+        }),
     };
     if let Some(catalog) = &catalog {
         manifest.groups = suggest_groups(&catalog.tools);
@@ -317,6 +326,25 @@ fn ask(args: &AddArgs, output: &mut CommandOutput) -> Result<(), CommandError> {
     }
 }
 
+/// Logs in to a service that refused the probe, if there is a terminal and the user agrees.
+fn log_in(
+    args: &AddArgs,
+    entry: &ServiceEntry,
+    refusal: CommandError,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
+    let name = &entry.manifest.name;
+    if !std::io::stdin().is_terminal() {
+        let help = format!("add it with --no-probe, then run `skein services login {name}`");
+        return Err(CommandError::work(format!("`{name}` wants a login; nothing was written"), help));
+    }
+    if !args.yes && !confirm("It wants a login. Log in with your browser now?", output)? {
+        return Err(refusal);
+    }
+    login::perform(name, &login::LoginRequest::of(entry, folders)?, folders, output).map(drop)
+}
+
 /// Starts the service in its sandbox and lists its tools.
 fn probe(
     plan: Plan,
@@ -336,7 +364,7 @@ fn probe(
                     entry.manifest.name
                 ),
                 Transport::Http(_) | Transport::Builtin(_) => {
-                    "check the address, and give a --header if the server wants a login".to_owned()
+                    "check the address, and give a --header if the server wants a key".to_owned()
                 }
             };
             let problem = format!("{}; nothing was written", display_line(&error.to_string()));

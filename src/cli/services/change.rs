@@ -6,11 +6,13 @@ use clap::Args;
 use serde_json::json;
 
 use super::super::folders::Folders;
+use super::super::logins::Logins;
 use super::super::new::{project_root, trust, was_trusted};
 use super::super::output::{CommandError, CommandOutput, display_line};
 use super::super::settings_file::{SettingsFile, UnsafeEditError};
 use super::super::{Global, workspace};
 use super::name_error;
+use crate::ids::ServiceName;
 use crate::manifest::{Config, DisableSource, DocumentPath, Layer, Manifests, ServiceEntry};
 
 /// The list of the user's config with the services that are off.
@@ -63,10 +65,29 @@ pub(super) fn remove(
         let settings = SettingsFile::of(&folders.config)?.without_item(&[DISABLED], &args.name);
         settings.map_err(edit_failure)?.write()?;
     }
+    forget_login(&args.name, global, folders, output)?;
     let file = folders.display_path(&file);
     match json {
         true => output.json(&json!({"name": args.name, "removed": file})),
         false => output.line(&format!("deleted {file}; running sessions keep the service until they end")),
+    }
+    Ok(())
+}
+
+/// Removes the login of a service that no manifest defines any more.
+fn forget_login(
+    name: &str,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
+    if workspace::manifests_quietly(global, folders)?.services.contains_key(name) {
+        return Ok(());
+    }
+    match Logins::of(folders).forget(&ServiceName::new(name)) {
+        Ok(places) if places.is_empty() => {}
+        Ok(_) => output.note(&format!("the login of `{name}` was removed too")),
+        Err(error) => output.note(&format!("a login of `{name}` may be left: {error:#}")),
     }
     Ok(())
 }

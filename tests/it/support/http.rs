@@ -12,6 +12,21 @@ pub(crate) struct Request {
     /// The first line and the headers, as they came.
     pub(crate) head: String,
     pub(crate) body: Value,
+    /// The body as it came, for bodies that are not JSON.
+    pub(crate) text: String,
+}
+
+impl Request {
+    /// The method and the target: `GET`, `/mcp?x=y`.
+    pub(crate) fn line(&self) -> (&str, &str) {
+        let mut words = self.head.split(' ');
+        (words.next().unwrap_or_default(), words.next().unwrap_or_default())
+    }
+
+    pub(crate) fn header(&self, wanted: &str) -> Option<&str> {
+        let headers = self.head.lines().skip(1).filter_map(|line| line.split_once(':'));
+        headers.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.trim())
+    }
 }
 
 pub(crate) enum Reply {
@@ -23,6 +38,8 @@ pub(crate) enum Reply {
     /// This status, with nothing in it.
     Status(u16),
     Redirect(String),
+    /// This status, these lines of headers, and this body.
+    Full(u16, String, Value),
     /// The connection stays open, and nothing comes.
     Never,
 }
@@ -93,7 +110,8 @@ async fn serve(
         bytes.extend_from_slice(&buffer[..read]);
     }
     let body = serde_json::from_slice(&bytes[begin..]).unwrap_or_default();
-    let request = Request { head, body };
+    let text = String::from_utf8_lossy(&bytes[begin..]).into_owned();
+    let request = Request { head, body, text };
     heard.lock().expect("the requests").push(request.clone());
     let (status, headers, body) = match answer(&request) {
         Reply::Json(value) => (200, "content-type: application/json\r\n".to_owned(), value.to_string()),
@@ -104,6 +122,9 @@ async fn serve(
         Reply::Stream(text) => (200, "content-type: text/event-stream\r\n".to_owned(), text),
         Reply::Status(status) => (status, String::new(), String::new()),
         Reply::Redirect(to) => (307, format!("location: {to}\r\n"), String::new()),
+        Reply::Full(status, headers, body) => {
+            (status, format!("content-type: application/json\r\n{headers}"), body.to_string())
+        }
         Reply::Never => std::future::pending().await,
     };
     let length = body.len();

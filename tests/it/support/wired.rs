@@ -186,6 +186,7 @@ impl Wiring {
                 config: folder.path().join("config"),
             },
             cassette: None,
+            logins: None,
         };
         let registry = self.registry.unwrap_or_else(BuiltinRegistry::builtin);
         let home = self.attachable.then(|| RuntimePaths {
