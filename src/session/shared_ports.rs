@@ -16,6 +16,9 @@ use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, Perm
 use crate::tool::editor::{Editor, EditorCapabilities, EditorError, Terminal, TerminalCommand};
 use crate::tool::elicit::{Elicitation, ElicitationResponse};
 
+/// How long it takes at most to notice that a connection is lost.
+const DETACH_TIME: Duration = Duration::from_secs(1);
+
 /// The clients that are attached to a session.
 type AttachedAskers = Vec<(ViewerId, Arc<dyn Asker>)>;
 
@@ -54,7 +57,16 @@ impl SharedAsker {
             let is_asked = |asker: &Arc<dyn Asker>| asked.iter().any(|(_, known)| Arc::ptr_eq(known, asker));
             let new: Vec<_> = now.iter().filter(|(_, asker)| !is_asked(asker)).cloned().collect();
             for (_, asker) in &new {
-                answers.push(ask(Arc::clone(asker)));
+                let answer = ask(Arc::clone(asker));
+                let grace = DETACH_TIME.min(self.patience);
+                answers.push(async move {
+                    let answer = answer.await;
+                    // A client whose connection is lost gives no answer, and is detached soon.
+                    if answer.is_none() {
+                        tokio::time::sleep(grace).await;
+                    }
+                    answer
+                });
             }
             asked.extend(new);
             let nobody = answers.is_empty();
@@ -62,6 +74,7 @@ impl SharedAsker {
                 biased;
                 Some(answer) = answers.next() => match answer {
                     Some(answer) => return Some(answer),
+                    None if answers.is_empty() && self.is_attached(&asked) => return None,
                     // Another client may still answer, or this one may come back on a new connection.
                     None => {}
                 },
@@ -69,6 +82,14 @@ impl SharedAsker {
                 () = tokio::time::sleep(self.patience), if nobody => return None,
             }
         }
+    }
+}
+
+impl SharedAsker {
+    /// Returns true if a client that was asked is still there: it has chosen not to answer.
+    fn is_attached(&self, asked: &[(ViewerId, Arc<dyn Asker>)]) -> bool {
+        let now = self.askers.borrow();
+        asked.iter().any(|(_, asker)| now.iter().any(|(_, known)| Arc::ptr_eq(known, asker)))
     }
 }
 

@@ -78,6 +78,19 @@ async fn a_client_that_attaches_later_is_asked_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_stays_and_does_not_answer_ends_the_question() {
+    let shared = SharedAsker::new(Duration::from_secs(1800));
+    let (client, mut requests) = client();
+    shared.attach(1, client);
+    let mut asking = shared.ask(question());
+    assert!((&mut asking).now_or_never().is_none());
+    drop(requests.try_recv().unwrap());
+    let start = tokio::time::Instant::now();
+    assert_eq!(asking.await, PermissionResponse::Unavailable);
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_a_client_a_question_waits_and_is_then_unanswered() {
     for (patience, waited) in [(0, 0), (1800, 1800)] {
         let shared = SharedAsker::new(Duration::from_secs(patience));
