@@ -177,6 +177,12 @@ impl Broker {
         }
     }
 
+    /// Returns the same broker without a publisher: its bindings do not decide about required services.
+    #[must_use]
+    pub fn without_publisher(&self) -> Self {
+        Self { publisher: None, ..self.clone() }
+    }
+
     /// Returns the same broker with a publisher for required services.
     #[must_use]
     pub fn with_publisher(&self, publisher: Arc<dyn RequirementPublisher>) -> Self {
@@ -280,7 +286,10 @@ impl Broker {
             request: terms.clone(),
         };
         let binder: Arc<dyn RequiredBinder> = Arc::new(RequirementBinder::new(base.clone()));
-        self.states.of(&terms.session).add_binder(Arc::downgrade(&binder));
+        // Without a publisher, no program calls a required service.
+        if self.publisher.is_some() {
+            self.states.of(&terms.session).add_binder(Arc::downgrade(&binder));
+        }
         let find = |name: &ServiceName| terms.service(&self.plan, name.as_str());
         let mut levels = self.plan.start_levels(id);
         let mut brought = terms.client_requirements(&levels);

@@ -161,7 +161,6 @@ impl Session {
         *lock(&self.usage)
     }
 
-    /// Returns the clients that show the session.
     pub fn live(&self) -> &Arc<LiveSession> {
         &self.live
     }

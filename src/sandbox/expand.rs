@@ -252,6 +252,11 @@ fn mounts(
         mounts.extend(system::folders(context));
         readable = readable_paths(profile, context);
     }
+    if profile.files == FileAccess::ReadOnly {
+        // A workspace below a private folder, such as `/tmp`, stays visible.
+        let roots = context.roots.iter().filter_map(|root| root.canonicalize().ok());
+        readable = roots.filter(|root| private.iter().any(|mount| root.starts_with(mount.target.as_path()))).collect();
+    }
     // A path inside a private folder is mounted after it, others before.
     let is_private = |path: &PathBuf| private.iter().any(|mount| path.starts_with(mount.target.as_path()));
     let (inside, outside): (Vec<_>, Vec<_>) = readable.into_iter().partition(is_private);

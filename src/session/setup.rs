@@ -174,7 +174,8 @@ impl SessionSetup {
                 asker: Arc::new(NoAsker),
                 client_services: Vec::new(),
             };
-            let bound = self.host.broker.bind(&mode, request).await;
+            // The session's own mode decides about the calls of its services.
+            let bound = self.host.broker.without_publisher().bind(&mode, request).await;
             bound.inspect_err(|error| tracing::warn!(%error, "there are no skills and recipes")).ok().map(Arc::new)
         };
         self.library.get_or_init(bind).await.clone()

@@ -16,7 +16,7 @@ const STARTS: [&str; 7] = [
 ];
 
 /// The files with such a text, and the reason.
-const PLACES: [(&str, &str); 20] = [
+const PLACES: [(&str, &str); 21] = [
     ("src/process.rs", "starts every child; a launcher in `Launch` puts it into a sandbox"),
     ("src/process/helper.rs", "starts Skein's own program"),
     ("src/process/reaper.rs", "starts Skein's own program, which only ends processes"),
@@ -36,6 +36,7 @@ const PLACES: [(&str, &str); 20] = [
     ("src/services/builtin/developer/fake_editor.rs", "a test"),
     ("src/services/builtin/computercontroller/browser/program.rs", "Chromium, inside a sandbox of its own"),
     ("src/lesson/check.rs", "checks of lessons, after consent; never in a remote session"),
+    ("src/cli/services/login.rs", "the user's browser, for a login"),
     ("src/cli/apps/browser.rs", "the user's browser, for `skein apps open`"),
     ("src/session/shared_ports.rs", "passes a terminal command on to the attached editor"),
     ("src/external/client_methods.rs", "terminals that an external agent asks for, if the agent has no sandbox"),

@@ -24,6 +24,7 @@ const MAX_ACTIONS: usize = 20;
 #[serde(deny_unknown_fields)]
 struct Browse {
     /// http or https, also of a server that `shell` started, such as http://localhost:5173
+    #[schemars(length(min = 1, max = 4000))]
     url: String,
     /// Add a picture of the page
     #[serde(default)]
@@ -45,6 +46,7 @@ struct BrowseAct {
 #[serde(deny_unknown_fields)]
 struct BrowseRead {
     /// Only lines with this text
+    #[schemars(length(max = 500))]
     search: Option<String>,
     /// First line of a long page
     #[schemars(range(min = 1))]

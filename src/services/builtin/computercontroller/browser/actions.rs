@@ -39,6 +39,7 @@ pub(in super::super) struct BrowserAction {
     element: Option<String>,
     /// fill: new text; select: option; press: key such as Enter or Control+A; scroll: up, down, top or bottom; wait: text
     /// to appear
+    #[schemars(length(max = 10000))]
     value: Option<String>,
     /// upload: file in the workspace
     path: Option<String>,

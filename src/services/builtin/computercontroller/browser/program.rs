@@ -291,7 +291,7 @@ fn arguments(program: &Path, folder: &Path, proxy: &str) -> Vec<OsString> {
     arguments
 }
 
-const FLAGS: [&str; 27] = [
+const FLAGS: [&str; 28] = [
     "--headless=new",
     "--remote-debugging-pipe",
     "--no-sandbox",
@@ -303,7 +303,9 @@ const FLAGS: [&str; 27] = [
     // One process for all frames, so that one tree has all of them. Without its sandbox, processes separate nothing.
     "--disable-site-isolation-trials",
     "--disable-features=IsolateOrigins,site-per-process,Translate,OptimizationHints,MediaRouter,DialMediaRouteProvider,\
-     AutofillServerCommunication,HttpsUpgrades,HttpsFirstBalancedModeAutoEnable",
+     AutofillServerCommunication,HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,NetworkTimeServiceQuerying",
+    // Chromium's own requests, which are none of the page.
+    "--host-rules=MAP clients2.google.com ~NOTFOUND, MAP update.googleapis.com ~NOTFOUND",
     "--disable-gpu",
     "--disable-background-networking",
     "--disable-background-timer-throttling",
