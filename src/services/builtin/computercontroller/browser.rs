@@ -24,7 +24,7 @@ use call_frame::CallFrame;
 use downloads::keep_download;
 use page_events::PageEnd;
 pub(super) use program::BrowserSetup;
-use program::{BrowserLimits, ChromiumProcess, HEIGHT, WIDTH};
+use program::{OWN_HOSTS, BrowserLimits, ChromiumProcess, HEIGHT, WIDTH};
 use view::{AxNode, ElementRefs, FrameTree, show_tree};
 
 use crate::cdp::CdpError;
@@ -328,7 +328,8 @@ impl SessionBrowser {
         let all = self.network.as_ref().map(CommandNetwork::refusals).unwrap_or_default();
         let new: Vec<HostRefusal> = all.into_iter().filter(|refusal| !self.reported.contains(refusal)).collect();
         self.reported.extend(new.iter().cloned());
-        new.iter().map(ToString::to_string).collect()
+        let is_own = |refusal: &&HostRefusal| OWN_HOSTS.contains(&refusal.host.name());
+        new.iter().filter(|refusal| !is_own(refusal)).map(ToString::to_string).collect()
     }
 
     /// Describes the page.

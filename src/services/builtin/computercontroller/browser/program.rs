@@ -231,6 +231,7 @@ async fn start_sandbox(
     let mut profile = SandboxProfile::narrowest(ProfileOwner::Program);
     profile.caches = CacheAccess::Off;
     profile.network = network;
+    profile.network.deny.extend(OWN_HOSTS.map(str::to_owned));
     profile.enforce = enforce;
     let is_system = SYSTEM_FOLDERS.iter().any(|system| program.starts_with(system));
     let readable = program.parent().filter(|_| !is_system).map(Path::to_owned);
@@ -291,7 +292,10 @@ fn arguments(program: &Path, folder: &Path, proxy: &str) -> Vec<OsString> {
     arguments
 }
 
-const FLAGS: [&str; 28] = [
+/// Hosts that Chromium itself contacts in spite of its flags. They are refused without a question.
+pub(super) const OWN_HOSTS: [&str; 2] = ["clients2.google.com", "update.googleapis.com"];
+
+const FLAGS: [&str; 27] = [
     "--headless=new",
     "--remote-debugging-pipe",
     "--no-sandbox",
@@ -304,8 +308,6 @@ const FLAGS: [&str; 28] = [
     "--disable-site-isolation-trials",
     "--disable-features=IsolateOrigins,site-per-process,Translate,OptimizationHints,MediaRouter,DialMediaRouteProvider,\
      AutofillServerCommunication,HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,NetworkTimeServiceQuerying",
-    // Chromium's own requests, which are none of the page.
-    "--host-rules=MAP clients2.google.com ~NOTFOUND, MAP update.googleapis.com ~NOTFOUND",
     "--disable-gpu",
     "--disable-background-networking",
     "--disable-background-timer-throttling",
