@@ -2,4 +2,5 @@
 
 pub mod attach;
 pub mod export;
+pub mod http_endpoint;
 pub mod requirement_server;

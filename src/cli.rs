@@ -40,6 +40,7 @@ mod serve;
 mod services;
 mod sessions;
 mod settings_file;
+mod standalone;
 mod runtime;
 mod token;
 mod tools;

@@ -117,6 +117,11 @@ impl AgentMcpServer {
         self.0.scope.stop().await;
     }
 
+    /// Returns whether a turn or a request waits for an answer of the client.
+    pub fn has_suspended(&self) -> bool {
+        !self.lock_suspended().is_empty()
+    }
+
     fn lock_suspended(&self) -> std::sync::MutexGuard<'_, HashMap<String, PendingAnswer>> {
         self.0.suspended.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,7 +180,7 @@ impl AgentMcpServer {
         }
         let talk = opened.map_err(|error| TurnRefusal::Work(error.to_string()))?;
         let turn = BackgroundTurn::begin(talk, wanted.prompt, reach, &self.0.orchestrator, &self.0.scope);
-        turn.map(|turn| NextStep::Attend(Box::new(turn))).map_err(|busy| TurnRefusal::Work(busy.to_string()))
+        turn.map(|turn| NextStep::Attend(Box::new(turn))).map_err(|error| TurnRefusal::Work(error.to_string()))
     }
 
     /// Forwards progress and questions of a turn until it ends. If the client takes questions as the result of its

@@ -1,4 +1,4 @@
-//! Serves clients over HTTP: ACP, agents and operations on one port. Each client shows a token.
+//! Serves clients over HTTP: ACP, MCP, agents and operations on one port. Each client shows a token.
 //!
 //! Invariant: no handler runs before `Host`, `Origin`, size, token and limits of a request are checked.
 
@@ -10,10 +10,12 @@ mod authenticator;
 mod checks;
 mod hosts;
 mod listener;
+mod mcp;
 mod metrics;
 mod tls;
 
 pub use hosts::{PublicUrl, PublicUrlError};
+pub use mcp::{McpParts, ServiceLoader};
 pub use tls::{TlsError, TlsFiles};
 
 use std::net::SocketAddr;
@@ -42,6 +44,7 @@ use authenticator::{ActiveToken, Authenticator};
 use checks::Refusal;
 use hosts::HostFilter;
 use listener::Listener;
+use mcp::McpEndpoints;
 use metrics::ServerMetrics;
 use tls::TlsSettings;
 
@@ -62,7 +65,7 @@ pub struct ServeSettings {
     pub tls: Option<TlsFiles>,
     /// How long running turns may take at the shutdown.
     pub drain: Duration,
-    /// How long an ACP connection may be without a stream and a request.
+    /// How long an ACP connection or an MCP session may be without a stream and a request.
     pub idle: Duration,
     /// Maximum number of connections at once.
     pub connections: usize,
@@ -73,6 +76,7 @@ pub struct ServeParts {
     pub tokens: TokenStore,
     /// Makes the ACP server of a client from its grant. The token is cancelled when the server shuts down.
     pub acp: Box<dyn Fn(SessionGrant, CancellationToken) -> AcpServer + Send + Sync>,
+    pub mcp: McpParts,
     pub projects: Arc<dyn ProjectLoader>,
     /// The sessions that the ACP servers share.
     pub open_sessions: Arc<OpenSessions>,
@@ -102,6 +106,7 @@ struct ServerState {
     hosts: HostFilter,
     authenticator: Authenticator,
     acp: AcpConnections,
+    mcp: McpEndpoints,
     metrics: Arc<ServerMetrics>,
     idle: Duration,
     /// Cancelled when the shutdown begins: no new turn starts.
@@ -142,6 +147,7 @@ impl HttpFrontEnd {
             parts,
             hosts: HostFilter { public: settings.public_url.clone() },
             acp: AcpConnections::default(),
+            mcp: McpEndpoints::default(),
             metrics: Arc::default(),
             idle: settings.idle,
             draining: CancellationToken::new(),
@@ -220,6 +226,7 @@ fn router(state: &Arc<ServerState>) -> Router {
         .route("/metrics", get(report))
         .route("/agents", get(agents::list))
         .route("/acp", any(acp_http::answer))
+        .route("/mcp/{*path}", any(mcp::answer))
         .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "there is nothing here\n"))
         .layer(middleware::from_fn_with_state(Arc::clone(state), checks::check))
         .with_state(Arc::clone(state))

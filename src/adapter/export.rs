@@ -22,6 +22,9 @@ use crate::broker::{Binding, BoundTool, Requester, RequirementSource, ServiceRes
 use crate::conversation::Content;
 use crate::tool::{CallContext, CallProgress, ServiceError, SessionContext, ToolOutcome};
 
+/// Services whose tools work only in a session that Skein runs: they need its delegator or its service manager.
+pub const SESSION_SERVICES: [&str; 2] = ["summon", "extensionmanager"];
+
 /// Progress messages that are buffered for a slow client; when the buffer is full, further ones are dropped.
 const PROGRESS_BUFFER: usize = 64;
 
@@ -140,6 +143,16 @@ pub enum ToolNaming {
     Qualified,
     /// `tool`, for a binding with a single service.
     Bare,
+}
+
+/// Returns the start of the instructions of a server with the tools of a mode.
+pub fn about_mode(mode: &dyn std::fmt::Display, description: &str) -> String {
+    format!("Skein in the mode {mode}: {description} Only the tools of this mode exist here.")
+}
+
+/// Returns the start of the instructions of a server with one service.
+pub fn about_service(service: &str) -> String {
+    format!("The service {service} of Skein, with all its tools.")
 }
 
 impl BindingServer {

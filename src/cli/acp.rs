@@ -18,14 +18,15 @@ use super::rule_store::UserConfig;
 use super::runtime::{self, CommandRuntime};
 use super::session_flags::AgentFlags;
 use super::upgrade::{self, Reader};
-use super::{Global, configure, top_of_mind, tutorial, workspace};
+use super::{Global, configure, standalone, top_of_mind, tutorial, workspace};
 use crate::acp::{self, AcpServer};
 use crate::agents::{ExternalAgents, TurnLimits};
 use crate::broker::Broker;
 use crate::diagnostic::Severity;
 use crate::graph::Plan;
+use crate::ids::ModeId;
 use crate::llm::RequestQueues;
-use crate::manifest::Settings;
+use crate::manifest::{ServiceEntry, Settings};
 use crate::orchestrator::Orchestrator;
 use crate::permissions::SourcedRule;
 use crate::principal::{Principal, SessionGrant};
@@ -163,11 +164,38 @@ impl WorkspaceLoader {
         }
     }
 
+    /// Returns the project of a folder with the whole service as its own mode. `None` if there is no such service, or it
+    /// cannot stand alone. Fails if the manifests or settings have errors.
+    pub(super) fn open_service(
+        &self,
+        cwd: &Path,
+        principal: &Principal,
+        service: &str,
+    ) -> Result<Option<(Project, ModeId)>, ProjectError> {
+        let project = self.open(cwd, principal)?;
+        let usable = |entry: &&ServiceEntry| entry.enabled && standalone::check(entry).is_ok();
+        let Some(entry) = project.broker.plan().service(service).filter(usable) else { return Ok(None) };
+        let folders = self.folders.of_principal(principal, cwd);
+        let broken = |problem: String| ProjectError { problem, diagnostics: Vec::new() };
+        let manifest = standalone::manifest(&entry.manifest.name);
+        let (resolved, _) =
+            workspace::resolve_with(&self.global, &folders, manifest).map_err(|error| broken(error.problem()))?;
+        let plan = resolved.plan.ok_or_else(|| broken("the manifests have errors; run `skein check`".to_owned()))?;
+        let broker = project.broker.with_plan(Arc::new(plan));
+        Ok(Some((Project { broker, ..project }, standalone::mode())))
+    }
+
     fn project(&self, plan: Plan, rules: Vec<SourcedRule>, notes: Vec<String>, folders: &Folders) -> Project {
         let settings = Settings::of(plan.manifests());
         let others = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         Project {
-            models: KnownModels::of(&settings, self.flags.model().as_ref(), None, self.keys.clone(), Arc::clone(&self.queues)),
+            models: KnownModels::of(
+                &settings,
+                self.flags.model().as_ref(),
+                None,
+                self.keys.clone(),
+                Arc::clone(&self.queues),
+            ),
             mode: self.flags.mode_request(&settings),
             model: self.flags.model_or_default(&settings),
             others,

@@ -15,17 +15,16 @@ use super::folders::Folders;
 use super::output::{CommandError, CommandOutput};
 use super::permissions::RuleFlags;
 use super::runtime::{self, CommandRuntime};
+use super::standalone::{self, StandaloneError};
 use super::{Global, services, workspace};
-use crate::adapter::export::{BindingServer, ToolNaming};
+use crate::adapter::export::{BindingServer, SESSION_SERVICES, ToolNaming, about_mode, about_service};
 use crate::broker::{BindRequest, Binding};
 use crate::graph::Plan;
-use crate::ids::{AgentName, ModeId, ModeSlug};
+use crate::ids::ModeId;
 use crate::manifest::ApprovalLevel;
 use crate::project::ModeRequest;
 use crate::tool::ask::NoAsker;
 
-/// Services whose tools work only in a session that Skein runs: they need its delegator or its service manager.
-const SESSION_SERVICES: [&str; 2] = ["summon", "extensionmanager"];
 /// Bytes that are buffered in each direction.
 const PIPE: usize = 64 << 10;
 
@@ -94,13 +93,13 @@ pub(super) fn run(
     let (plan, id, names, about) = match &args.service {
         Some(service) => {
             let (plan, id) = single_service_plan(service, global, folders, output)?;
-            (plan, id, ToolNaming::Bare, format!("The service {service} of Skein, with all its tools."))
+            (plan, id, ToolNaming::Bare, about_service(service))
         }
         None => {
             let plan = workspace::plan(global, folders, output)?;
             let id = args.mode_request().select(&plan)?;
             let about = plan.mode(&id).map(|(mode, _)| mode.mode.description.clone()).unwrap_or_default();
-            let about = format!("Skein in the mode {id}: {about} Only the tools of this mode exist here.");
+            let about = about_mode(&id, &about);
             (plan, id, ToolNaming::Qualified, about)
         }
     };
@@ -113,11 +112,7 @@ pub(super) fn run(
         async move |started: &CommandRuntime, output: &mut CommandOutput| {
             let broker = started.runtime.broker().with_rules(args.rules.rules());
             let said = broker.plan().mode(&id).map_or(ApprovalLevel::Ask, |(mode, _)| broker.approval(mode));
-            let approval = flag.unwrap_or(match said {
-                // The client asks its own user.
-                ApprovalLevel::Auto | ApprovalLevel::Ask | ApprovalLevel::Smart => ApprovalLevel::Auto,
-                ApprovalLevel::ReadOnly | ApprovalLevel::Deny => said,
-            });
+            let approval = flag.unwrap_or(said.for_asking_client());
             let terms = BindRequest {
                 session: Arc::clone(&started.session),
                 approval: Some(approval),
@@ -195,21 +190,13 @@ fn single_service_plan(
 ) -> Result<(Plan, ModeId), CommandError> {
     let plan = workspace::plan(global, folders, output)?;
     let entry = services::find(&plan, service)?;
-    if let Some(owner) = &entry.manifest.owner {
-        let problem = format!("the service `{service}` belongs to the {owner} and cannot stand alone");
-        return Err(CommandError::usage(problem, "choose another service"));
-    }
-    if entry.manifest.status == crate::manifest::Readiness::Planned {
-        return Err(CommandError::usage(
-            format!("the service `{service}` is planned and not part of this skein yet"),
-            "see `skein services`",
-        ));
-    }
-    let text = format!(
-        "version: 1\nkind: agent\nname: standalone\ndescription: One service, alone.\n\
-         metadata: {{dependencies: [{service}]}}\nruntime: {{acp: {{command: none}}}}\n\
-         modes: [{{slug: service, description: All its tools., tool_groups: [{service}], dependencies: [{service}]}}]\n"
-    );
-    let plan = workspace::plan_with(global, folders, output, ("standalone.yaml", text))?;
-    Ok((plan, ModeId::new(AgentName::new("standalone"), ModeSlug::new("service"))))
+    standalone::check(entry).map_err(|error| {
+        let help = match error {
+            StandaloneError::HasOwner { .. } => "choose another service",
+            StandaloneError::Planned { .. } => "see `skein services`",
+        };
+        CommandError::usage(error.to_string(), help)
+    })?;
+    let plan = workspace::plan_with(global, folders, output, standalone::manifest(&entry.manifest.name))?;
+    Ok((plan, standalone::mode()))
 }

@@ -1,7 +1,7 @@
 //! `skein serve`: serves clients over HTTP, each with a token.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ use crate::graph::Plan;
 use crate::lesson::CheckVariables;
 use crate::manifest::{DurationError, ManifestDuration};
 use crate::orchestrator::Orchestrator;
-use crate::principal::SessionGrant;
+use crate::principal::{Principal, SessionGrant};
 use crate::project::ProjectLoader;
-use crate::serve::{HttpFrontEnd, PublicUrl, ServeError, ServeParts, ServeSettings, TlsFiles};
+use crate::serve::{HttpFrontEnd, McpParts, PublicUrl, ServeError, ServeParts, ServeSettings, TlsFiles};
 use crate::services::Pool;
 use crate::session::Sessions;
 use crate::store::{SessionStore, TokenStore};
@@ -64,7 +64,7 @@ pub(super) struct ServeArgs {
     /// Let running turns end for this long at the shutdown
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     drain: Duration,
-    /// Remove ACP connections that are unused for this long
+    /// Remove connections and MCP sessions unused for this long
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time)]
     idle: Duration,
     /// Allow this many connections at once
@@ -136,9 +136,10 @@ pub(super) fn run(
     runtime::block_on(plan, global, folders, output, async |started: &CommandRuntime, output: &mut CommandOutput| {
         let mut loader = WorkspaceLoader::new(global, folders, started);
         loader.flags = args.speaker.clone();
+        let loader = Arc::new(loader);
         let front = AcpFront {
             sessions: runtime::sessions(store, TurnLimits::default(), folders),
-            projects: Arc::new(loader),
+            projects: Arc::clone(&loader) as Arc<dyn ProjectLoader>,
             orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
             program: runtime::own_program()?,
             cwd: folders.cwd.clone(),
@@ -149,6 +150,14 @@ pub(super) fn run(
         let pool = started.runtime.pool().clone();
         let parts = ServeParts {
             tokens,
+            mcp: McpParts {
+                sessions: front.sessions.clone(),
+                orchestrator: front.orchestrator.clone(),
+                services: Arc::new(move |cwd: &Path, principal: &Principal, service: &str| {
+                    loader.open_service(cwd, principal, service)
+                }),
+                approval: global.approval,
+            },
             projects: Arc::clone(&front.projects),
             open_sessions: Arc::clone(&front.open_sessions),
             empty_folder,

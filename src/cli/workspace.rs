@@ -167,14 +167,24 @@ pub(super) fn plan_with(
     global: &Global,
     folders: &Folders,
     output: &mut CommandOutput,
-    (name, text): (&str, String),
+    manifest: (&str, String),
 ) -> Result<Plan, CommandError> {
-    let Layers { mut roots, notes } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
+    let (resolution, notes) = resolve_with(global, folders, manifest)?;
     notes.iter().for_each(|note| output.note(note));
+    sound(resolution, output)
+}
+
+/// Like [`resolve_quietly`], with an additional manifest that is not in a file.
+pub(super) fn resolve_with(
+    global: &Global,
+    folders: &Folders,
+    (name, text): (&str, String),
+) -> Result<(Resolution, Vec<String>), CommandError> {
+    let Layers { mut roots, notes } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
     let files = [(PathBuf::from(name), text.into_bytes())].into();
     roots.push((Layer::Extra, Root::Snapshot { files, shown: String::new() }));
     let (manifests, found) = load(global, &roots, folders)?;
-    sound(graph::resolve(manifests, found), output)
+    Ok((graph::resolve(manifests, found), notes))
 }
 
 fn sound(Resolution { plan, diagnostics }: Resolution, output: &mut CommandOutput) -> Result<Plan, CommandError> {

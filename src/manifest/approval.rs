@@ -35,6 +35,15 @@ impl ApprovalLevel {
         if self.strictness() >= other.strictness() { self } else { other }
     }
 
+    /// Returns the level for calls of a client that asks its own user: nothing asks twice.
+    #[must_use]
+    pub fn for_asking_client(self) -> Self {
+        match self {
+            Self::Auto | Self::Ask | Self::Smart => Self::Auto,
+            Self::ReadOnly | Self::Deny => self,
+        }
+    }
+
     /// Orders the levels from the loosest to the strictest.
     fn strictness(self) -> u8 {
         match self {

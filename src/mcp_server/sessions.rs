@@ -34,6 +34,9 @@ pub(super) enum OpenError {
     /// The project has errors, which the message describes.
     #[error("{problem}")]
     Project { problem: String },
+    /// The client's token does not admit the folder.
+    #[error("{problem}")]
+    Limit { problem: String },
     #[error("there is no mode `{mode}` in {}", .cwd.display())]
     UnknownMode { mode: ModeId, cwd: PathBuf },
     #[error("there can be no session: {reason}")]
@@ -101,6 +104,13 @@ impl OpenSessions {
     /// session is unknown or has another mode or folder.
     pub(super) async fn open(&self, mode: &ModeId, wanted: &AskArguments) -> Result<Arc<OpenSession>, OpenError> {
         let mut open = self.open.lock().await;
+        // A token may allow fewer open sessions.
+        let others = self.sessions.grant().limits().sessions.map_or(MAX_IDLE_SESSIONS, |limit| {
+            usize::try_from(limit.saturating_sub(1)).unwrap_or(MAX_IDLE_SESSIONS).min(MAX_IDLE_SESSIONS)
+        });
+        if !open.iter().any(|talk| wanted.session.as_deref() == Some(talk.session.id())) {
+            close_idle(&mut open, others);
+        }
         let talk = match wanted.session.as_deref() {
             None => self.create(mode, wanted.cwd.as_deref().unwrap_or(&self.cwd)).await?,
             Some(id) => match open.iter().position(|talk| talk.session.id() == id) {
@@ -111,17 +121,22 @@ impl OpenSessions {
             },
         };
         open.push(Arc::clone(&talk));
-        let mut idle = open.iter().filter(|talk| !talk.session.is_busy()).count();
-        open.retain(|talk| {
-            let goes = idle > MAX_IDLE_SESSIONS && !talk.session.is_busy();
-            idle -= usize::from(goes);
-            !goes
-        });
+        close_idle(&mut open, MAX_IDLE_SESSIONS);
         Ok(talk)
     }
 
+    /// Returns the folder with links resolved. Fails if sessions may not work there. A remote client learns nothing of
+    /// folders that its token does not admit, and cannot have them allowed.
+    fn resolve(&self, folder: &Path) -> Result<PathBuf, OpenError> {
+        let grant = self.sessions.grant();
+        if grant.principal().is_local() {
+            return Ok(self.folders.resolve(folder)?);
+        }
+        grant.check_folder(folder).map_err(|error| OpenError::Limit { problem: error.to_string() })
+    }
+
     async fn create(&self, mode: &ModeId, cwd: &Path) -> Result<Arc<OpenSession>, OpenError> {
-        let cwd = self.folders.resolve(cwd)?;
+        let cwd = self.resolve(cwd)?;
         let launcher = self.launcher(&cwd, mode).await?;
         let asker = Arc::new(McpAsker::new(Arc::clone(&launcher.project().rules)));
         let roots = SessionRoots { cwd, roots: Vec::new() };
@@ -138,7 +153,7 @@ impl OpenSessions {
         let of = format!("{}/{}", stored.agent, stored.mode);
         check(id, &of, &stored.cwd, mode, wanted)?;
         // A session that another program created may be in any folder.
-        self.folders.resolve(&stored.cwd)?;
+        self.resolve(&stored.cwd)?;
         // The manifests and the trust of the session's folder apply.
         let launcher = self.launcher(&stored.cwd, mode).await?;
         let asker = Arc::new(McpAsker::new(Arc::clone(&launcher.project().rules)));
@@ -157,6 +172,16 @@ impl OpenSessions {
         }
         Ok(SessionLauncher::in_mode(mode.clone(), self.sessions.clone(), project, self.approval))
     }
+}
+
+/// Closes the idle sessions that were not used for the longest time, until at most `count` are left.
+fn close_idle(open: &mut Vec<Arc<OpenSession>>, count: usize) {
+    let mut idle = open.iter().filter(|talk| !talk.session.is_busy()).count();
+    open.retain(|talk| {
+        let goes = idle > count && !talk.session.is_busy();
+        idle -= usize::from(goes);
+        !goes
+    });
 }
 
 fn open_session(launched: LaunchedSession, mode: &ModeId, asker: Arc<McpAsker>) -> Arc<OpenSession> {

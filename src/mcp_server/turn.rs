@@ -28,23 +28,35 @@ pub(super) struct BackgroundTurn {
     _let_go: DropGuard,
 }
 
-/// A session that still works on an earlier prompt.
+/// Why no turn begins.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the session `{session}` is still busy with the prompt before: wait for its end, or leave `session` out")]
-pub(super) struct SessionBusy {
-    session: String,
+pub(super) enum TurnStartError {
+    #[error("the session `{session}` is still busy with the prompt before: wait for its end, or leave `session` out")]
+    Busy { session: String },
+    /// A limit of the client's token, which the message describes.
+    #[error("{problem}")]
+    Limit { problem: String },
+}
+
+impl TurnStartError {
+    fn new(error: &PromptError, session: &str) -> Self {
+        if let PromptError::Grant(limit) = error {
+            return Self::Limit { problem: limit.to_string() };
+        }
+        Self::Busy { session: session.to_owned() }
+    }
 }
 
 impl BackgroundTurn {
-    /// Starts a turn on its own task. Fails if the session is busy.
+    /// Starts a turn on its own task. Fails if the session is busy, or too many turns of the token run.
     pub(super) fn begin(
         talk: Arc<OpenSession>,
         prompt: String,
         reach: ElicitationSupport,
         orchestrator: &Orchestrator,
         scope: &TaskScope,
-    ) -> Result<Self, SessionBusy> {
-        let pending = talk.session.begin().map_err(|_| SessionBusy { session: talk.session.id().to_owned() })?;
+    ) -> Result<Self, TurnStartError> {
+        let pending = talk.session.begin().map_err(|error| TurnStartError::new(&error, talk.session.id()))?;
         let (asking, asked) = mpsc::unbounded_channel();
         talk.asker.set_client(asking, reach);
         let (front, told) = ProgressNotifier::new();

@@ -38,7 +38,7 @@ pub(super) async fn list(
 
 /// Loads the project of a request that names no folder: that of the token's first root, or none. Fails if its manifests
 /// have errors.
-async fn project(state: &ServerState, grant: &SessionGrant) -> Result<Project, ProjectError> {
+pub(super) async fn project(state: &ServerState, grant: &SessionGrant) -> Result<Project, ProjectError> {
     let folder = grant.limits().roots.first().unwrap_or(&state.parts.empty_folder).clone();
     let (projects, principal) = (Arc::clone(&state.parts.projects), grant.principal().clone());
     let opened = tokio::task::spawn_blocking(move || projects.open(&folder, &principal)).await;

@@ -7,15 +7,15 @@ use super::metrics::SessionMetrics;
 use super::{Session, SessionContents};
 use crate::agents::{Event, ExternalAgentError, ExternalAgents, History, RecoveryPolicy, TurnLimits};
 use crate::broker::{BindError, Broker};
-use crate::ids::{ModeId, ModelRef};
+use crate::ids::{ModeId, ModelRef, random_id};
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{ApprovalLevel, ServiceEntry, Transport};
 use crate::principal::{GrantError, SessionGrant};
 use crate::sandbox::HiddenPaths;
 use crate::store::{self, ListFilter, NewSession, StoreError, StoredSession};
-use crate::tool::Notice;
 use crate::tool::ask::Asker;
 use crate::tool::editor::Editor;
+use crate::tool::{Notice, SessionContext, SessionContextPorts};
 
 /// Creates and reopens the sessions that a grant admits. Cheap to clone.
 #[derive(Clone)]
@@ -136,6 +136,26 @@ impl Sessions {
 
     pub fn store(&self) -> &store::SessionStore {
         &self.store
+    }
+
+    /// Returns a context for the calls of a client that has no session in the store. It works in the first root of the
+    /// token; without one, in an empty folder. Fails if the folder cannot be created.
+    pub fn tool_context(&self) -> std::io::Result<Arc<SessionContext>> {
+        let id = random_id("client");
+        let scratch = self.scratch(&id);
+        let (cwd, others) = match self.grant.limits().roots.split_first() {
+            Some((first, others)) => (first.clone(), others.to_vec()),
+            None => {
+                std::fs::create_dir_all(&scratch)?;
+                (scratch.clone(), Vec::new())
+            }
+        };
+        let ports = SessionContextPorts {
+            grant: self.grant.clone(),
+            hidden: self.paths_to_hide(),
+            ..SessionContextPorts::default()
+        };
+        Ok(SessionContext::with_ports(id, cwd, others, scratch, ports))
     }
 
     /// Creates a session and stores it. Its services start when they are first needed. `host` receives the session's

@@ -172,6 +172,8 @@ mod shell_sandbox;
 mod serve;
 /// ACP connections of `skein serve`: limits, binding to the token, shutdown.
 mod serve_acp;
+/// MCP endpoints of `skein serve`: modes, services, agents.
+mod serve_mcp;
 /// `skein serve` with TLS: HTTP/2, a changed certificate.
 mod serve_tls;
 /// The wire suite of `skein acp` over WebSocket and HTTP.

@@ -15,6 +15,9 @@ use crate::manifest::{
 };
 use crate::sandbox::{self, PROTECTED_EXAMPLES};
 
+/// An agent's name that would make the address of its modes over HTTP that of a service.
+const RESERVED: &str = "services";
+
 /// The size limit of a compiled regex. A pattern for file names needs less; a larger one is a mistake or an attack.
 const MAX_REGEX: usize = 256 * 1024;
 
@@ -48,6 +51,10 @@ impl<'a> Checks<'a> {
 
     fn agent(&mut self, entry: &'a AgentEntry) {
         let manifest = &entry.manifest;
+        if manifest.name.as_str() == RESERVED {
+            let problem = format!("an agent cannot be called `{RESERVED}`: `skein serve` uses the name for services");
+            self.error("E107", entry.source.place(&DocumentPath::root().key("name")), problem, "choose another name");
+        }
         for (index, dependency) in manifest.metadata.dependencies.iter().enumerate() {
             let at = DocumentPath::root().key("metadata").key("dependencies").index(index);
             self.dependency(

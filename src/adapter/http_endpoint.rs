@@ -1,0 +1,272 @@
+//! Serves an MCP server over streamable HTTP, for a front end that has checked each request and reads its body.
+//!
+//! Invariant: a session of the protocol ends when no request or stream has used it for the idle time, and with its
+//! endpoint. Another endpoint does not know it.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use rmcp::ServerHandler;
+use rmcp::transport::streamable_http_server::session::SessionManager as _;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Header of a request that belongs to a session of MCP.
+const SESSION_HEADER: &str = "mcp-session-id";
+/// The answer for a session that does not exist here.
+const NO_SESSION: &str = "Not Found: Session not found";
+
+/// An answer to a request.
+pub type EndpointAnswer = Response<BoxBody<Bytes, Infallible>>;
+
+type AnswerRequest = Box<dyn Fn(Request<Full<Bytes>>) -> BoxFuture<'static, EndpointAnswer> + Send + Sync>;
+
+/// An MCP server for the HTTP clients of one owner.
+pub struct HttpEndpoint {
+    answer: AnswerRequest,
+    sessions: Arc<LocalSessionManager>,
+    activity: Arc<Mutex<EndpointActivity>>,
+    ended: CancellationToken,
+}
+
+/// When the endpoint and its sessions were last used.
+struct EndpointActivity {
+    whole: RecentUse,
+    sessions: HashMap<String, RecentUse>,
+    /// No further request is served.
+    is_closed: bool,
+}
+
+struct RecentUse {
+    /// Requests and streams that are open now.
+    open: usize,
+    last: Instant,
+}
+
+impl RecentUse {
+    fn new() -> Self {
+        Self { open: 0, last: Instant::now() }
+    }
+
+    fn begin(&mut self) {
+        self.open += 1;
+    }
+
+    fn end(&mut self) {
+        self.open -= 1;
+        self.last = Instant::now();
+    }
+
+    fn is_idle(&self, idle: Duration) -> bool {
+        self.open == 0 && self.last.elapsed() >= idle
+    }
+}
+
+/// A request or an open stream. The endpoint is in use until it is dropped.
+pub struct EndpointUse {
+    activity: Arc<Mutex<EndpointActivity>>,
+    /// The session that it uses, if any.
+    session: Option<String>,
+}
+
+impl EndpointUse {
+    /// Counts the request for a session too. Ignores a session that only the request names.
+    fn add_session(&mut self, id: String, origin: SessionOrigin) {
+        if self.session.is_some() {
+            return;
+        }
+        let mut activity = lock(&self.activity);
+        if origin == SessionOrigin::Server {
+            activity.sessions.entry(id.clone()).or_insert_with(RecentUse::new);
+        }
+        let Some(session) = activity.sessions.get_mut(&id) else { return };
+        session.begin();
+        self.session = Some(id);
+    }
+}
+
+/// Who named a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SessionOrigin {
+    /// The server, which began it.
+    Server,
+    /// A request of a client.
+    Client,
+}
+
+impl Drop for EndpointUse {
+    fn drop(&mut self) {
+        let mut activity = lock(&self.activity);
+        activity.whole.end();
+        let Some(id) = &self.session else { return };
+        if let Some(session) = activity.sessions.get_mut(id) {
+            session.end();
+        }
+    }
+}
+
+impl HttpEndpoint {
+    /// Serves clones of `handler`, one for each session, or for each request of versions without sessions.
+    pub fn new(handler: impl ServerHandler + Clone) -> Self {
+        let ended = CancellationToken::new();
+        let mut sessions = LocalSessionManager::default();
+        // A call may be silent for long, so the endpoint itself decides which session is idle.
+        sessions.session_config.keep_alive = None;
+        let sessions = Arc::new(sessions);
+        // The front end has checked `Host`, `Origin` and size.
+        let config = StreamableHttpServerConfig::default()
+            .with_cancellation_token(ended.clone())
+            .disable_allowed_hosts()
+            .disable_allowed_origins()
+            .with_max_request_body_bytes(usize::MAX);
+        let service = StreamableHttpService::new(move || Ok(handler.clone()), Arc::clone(&sessions), config);
+        let answer = move |request: Request<Full<Bytes>>| -> BoxFuture<'static, EndpointAnswer> {
+            let service = service.clone();
+            Box::pin(async move { service.handle(request).await })
+        };
+        let activity = EndpointActivity { whole: RecentUse::new(), sessions: HashMap::new(), is_closed: false };
+        Self { answer: Box::new(answer), sessions, activity: Arc::new(Mutex::new(activity)), ended }
+    }
+
+    /// Begins a request. `None` if the endpoint is closed.
+    pub fn enter(&self) -> Option<EndpointUse> {
+        let mut activity = self.activity();
+        if activity.is_closed {
+            return None;
+        }
+        activity.whole.begin();
+        Some(EndpointUse { activity: Arc::clone(&self.activity), session: None })
+    }
+
+    /// Answers a request. The endpoint and the session are in use until the body of the answer has ended.
+    pub async fn handle(&self, request: Request<Full<Bytes>>, mut entered: EndpointUse) -> EndpointAnswer {
+        let session = session_of(request.headers());
+        let is_end = request.method() == Method::DELETE;
+        if let Some(id) = &session {
+            entered.add_session(id.clone(), SessionOrigin::Client);
+            if is_end && entered.session.is_none() {
+                return no_session();
+            }
+        }
+        let answer = (self.answer)(request).await;
+        if let Some(id) = session_of(answer.headers()) {
+            entered.add_session(id, SessionOrigin::Server);
+        }
+        if let Some(id) = session.filter(|_| is_end && answer.status().is_success()) {
+            self.activity().sessions.remove(&id);
+        }
+        answer.map(|body| {
+            body.map_frame(move |frame| {
+                // The body owns the use, which ends with it.
+                let _open = &entered;
+                frame
+            })
+            .boxed()
+        })
+    }
+
+    /// Ends the sessions that were not used for `idle`.
+    pub async fn expire_sessions(&self, idle: Duration) {
+        let expired: Vec<_> = {
+            let mut activity = self.activity();
+            activity.sessions.extract_if(|_, session| session.is_idle(idle)).map(|(id, _)| id).collect()
+        };
+        self.end_sessions(expired).await;
+    }
+
+    /// Closes the endpoint if it has no session and was not used for `idle`. Returns whether it is closed.
+    pub fn close_if_unused(&self, idle: Duration) -> bool {
+        let mut activity = self.activity();
+        if activity.sessions.is_empty() && activity.whole.is_idle(idle) {
+            activity.is_closed = true;
+        }
+        activity.is_closed
+    }
+
+    /// Ends all sessions and streams. No further request is served.
+    pub async fn close(&self) {
+        let all: Vec<_> = {
+            let mut activity = self.activity();
+            activity.is_closed = true;
+            activity.sessions.drain().map(|(id, _)| id).collect()
+        };
+        self.end_sessions(all).await;
+        self.ended.cancel();
+    }
+
+    /// Returns whether [`Self::enter`] refuses.
+    pub fn is_closed(&self) -> bool {
+        self.activity().is_closed
+    }
+
+    async fn end_sessions(&self, ids: Vec<String>) {
+        for id in ids {
+            if let Err(error) = self.sessions.close_session(&id.as_str().into()).await {
+                tracing::warn!(%error, "a session of an MCP client did not end in order");
+            }
+        }
+    }
+
+    fn activity(&self) -> MutexGuard<'_, EndpointActivity> {
+        lock(&self.activity)
+    }
+}
+
+/// Returns whether the body of a request asks for work, unlike an answer to a question of the server or a notification.
+pub fn asks_for_work(body: &[u8]) -> bool {
+    let message: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    message.is_some_and(|message| message.get("method").is_some() && message.get("id").is_some())
+}
+
+fn session_of(headers: &HeaderMap) -> Option<String> {
+    headers.get(SESSION_HEADER)?.to_str().ok().map(str::to_owned)
+}
+
+fn no_session() -> EndpointAnswer {
+    let mut answer = Response::new(Full::new(Bytes::from_static(NO_SESSION.as_bytes())).boxed());
+    *answer.status_mut() = StatusCode::NOT_FOUND;
+    answer
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl std::fmt::Debug for HttpEndpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HttpEndpoint").field("is_closed", &self.is_closed()).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for EndpointUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EndpointUse").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_requests_ask_for_work() {
+        assert!(asks_for_work(br#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#));
+        for other in [
+            &br#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#[..],
+            br#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+            b"",
+            b"no JSON",
+        ] {
+            assert!(!asks_for_work(other));
+        }
+    }
+}

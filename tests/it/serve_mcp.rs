@@ -1,0 +1,398 @@
+//! MCP endpoints of `skein serve`: the tools of a mode, one service, and agents. Real clients of both protocol eras, and
+//! raw HTTP for what belongs to a token.
+
+#![expect(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult,
+    ElicitationAction, ElicitationCapability, FormElicitationCapability, Implementation, ProtocolVersion,
+};
+use rmcp::service::{RequestContext, RunningService};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::{ClientHandler, ClientLifecycleMode, ClientServiceExt as _, ErrorData, RoleClient};
+use serde_json::{Value, json};
+use skein::network;
+
+use crate::client::Client;
+use crate::support::model::{Answer, ScriptedModel, has_result};
+use crate::support::serve::{HttpAnswer, Server, bearer, eventually, token};
+use crate::support::{Sandbox, arguments, read};
+
+const ERAS: [ProtocolVersion; 2] = [ProtocolVersion::V_2025_11_25, ProtocolVersion::V_2026_07_28];
+
+/// A client that allows everything it is asked, and keeps the questions.
+struct Agreeable {
+    version: ProtocolVersion,
+    heard: Arc<Mutex<Vec<ElicitRequestParams>>>,
+}
+
+impl ClientHandler for Agreeable {
+    fn get_info(&self) -> ClientConfig {
+        let mut capabilities = ClientCapabilities::default();
+        capabilities.elicitation = Some(ElicitationCapability::new().with_form(FormElicitationCapability::default()));
+        ClientConfig::new(capabilities, Implementation::new("test", "1")).with_protocol_version(self.version.clone())
+    }
+
+    async fn create_elicitation(
+        &self,
+        request: ElicitRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        self.heard.lock().expect("what was heard").push(request);
+        Ok(ElicitResult::new(ElicitationAction::Accept).with_content(json!({"answer": "allow"})))
+    }
+}
+
+/// A connected client.
+struct Connected {
+    client: RunningService<RoleClient, Agreeable>,
+    heard: Arc<Mutex<Vec<ElicitRequestParams>>>,
+}
+
+impl Connected {
+    async fn open(server: &Server, path: &str, token: &str, version: ProtocolVersion) -> Self {
+        // The client of rmcp needs a TLS library, which this installs.
+        drop(network::client_builder());
+        let mut config = StreamableHttpClientTransportConfig::with_uri(format!("http://{}{path}", server.address));
+        config.auth_header = Some(token.to_owned());
+        let lifecycle = if version >= ProtocolVersion::V_2026_07_28 {
+            ClientLifecycleMode::Discover { preferred_versions: vec![version.clone()] }
+        } else {
+            ClientLifecycleMode::Initialize
+        };
+        let heard = Arc::default();
+        let handler = Agreeable { version, heard: Arc::clone(&heard) };
+        let transport = StreamableHttpClientTransport::from_config(config);
+        let client = handler.serve_with_lifecycle(transport, lifecycle).await.expect("served");
+        Self { client, heard }
+    }
+
+    async fn tools(&self) -> BTreeSet<String> {
+        let listed = self.client.list_all_tools().await.expect("tools");
+        listed.iter().map(|tool| tool.name.to_string()).collect()
+    }
+
+    async fn call(&self, tool: &'static str, with: Value) -> CallToolResult {
+        let call = CallToolRequestParams::new(tool).with_arguments(arguments(with));
+        self.client.call_tool(call).await.expect("a result")
+    }
+
+    /// Whether a call is refused, in either way.
+    async fn refuses(&self, tool: &'static str, with: Value) -> bool {
+        let call = CallToolRequestParams::new(tool).with_arguments(arguments(with));
+        match self.client.call_tool(call).await {
+            Ok(result) => result.is_error == Some(true),
+            Err(_) => true,
+        }
+    }
+
+    fn questions(&self) -> usize {
+        std::mem::take(&mut *self.heard.lock().expect("what was heard")).len()
+    }
+}
+
+fn text(result: &CallToolResult) -> String {
+    let texts = result.content.iter().filter_map(|block| block.as_text().map(|text| text.text.clone()));
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+fn root(sandbox: &Sandbox) -> String {
+    sandbox.path("project").to_string_lossy().into_owned()
+}
+
+fn set(names: Vec<String>) -> BTreeSet<String> {
+    names.into_iter().collect()
+}
+
+fn hello() -> String {
+    json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}})
+    .to_string()
+}
+
+const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+
+/// Sends a message to an endpoint, in a session if there is one.
+fn send(server: &Server, method: &str, path: &str, token: &str, session: Option<&str>, body: &str) -> HttpAnswer {
+    let bearer = bearer(token);
+    let accept = ("accept", "application/json, text/event-stream");
+    let mut headers = vec![("content-type", "application/json"), accept, ("authorization", bearer.as_str())];
+    headers.extend(session.map(|id| ("mcp-session-id", id)));
+    server.request(method, path, &headers, body).timeless()
+}
+
+fn post(server: &Server, path: &str, token: &str, session: Option<&str>, body: &str) -> HttpAnswer {
+    send(server, "POST", path, token, session, body)
+}
+
+/// Begins a session of the protocol.
+fn begin(server: &Server, path: &str, token: &str) -> String {
+    let answer = post(server, path, token, None, &hello());
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let session = answer.header("mcp-session-id").expect("a session").to_owned();
+    let ready = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    assert_eq!(post(server, path, token, Some(&session), ready).status, 202);
+    session
+}
+
+#[tokio::test]
+async fn a_mode_has_the_tools_that_it_has_on_stdio() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/a.txt", "as it is\n");
+    let server = Server::start(&sandbox, &[]);
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
+    let (mut stdio, _) = Client::connect(sandbox.command(&["mcp", "-a", "coding/security"]));
+    let expected = set(stdio.tools());
+    assert!(expected.contains("developer__read_file") && !expected.contains("developer__write_file"), "{expected:?}");
+    for version in ERAS {
+        let client = Connected::open(&server, "/mcp/coding/security", &token, version.clone()).await;
+        assert_eq!(client.tools().await, expected, "{version}");
+        let file = client.call("developer__read_file", json!({"path": "a.txt"})).await;
+        assert!(text(&file).contains("as it is"), "{version}: {file:?}");
+        assert!(client.refuses("developer__write_file", json!({"path": "b.txt", "content": "x"})).await, "{version}");
+    }
+    assert!(!sandbox.path("project/b.txt").exists());
+}
+
+#[tokio::test]
+async fn a_service_keeps_the_names_of_its_tools() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox), "--modes", "coding/qa", "--services", "dev*"]);
+    let (mut stdio, _) = Client::connect(sandbox.command(&["mcp", "--service", "developer"]));
+    let expected = set(stdio.tools());
+    assert!(expected.contains("write_file"), "{expected:?}");
+    for version in ERAS {
+        let client = Connected::open(&server, "/mcp/services/developer", &token, version.clone()).await;
+        assert_eq!(client.tools().await, expected, "{version}");
+        let name = format!("{version}.txt");
+        let made = client.call("write_file", json!({"path": name, "content": "made\n"})).await;
+        assert_ne!(made.is_error, Some(true), "{version}: {made:?}");
+        assert_eq!(read(sandbox.path("project").join(name)), "made\n", "relative to the first root");
+    }
+}
+
+/// `ask` becomes `auto`, because the client asks its own user. Stricter levels of the token stay.
+#[tokio::test]
+async fn the_level_of_the_token_applies_first() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    for (level, runs) in [("ask", true), ("smart", true), ("read-only", false), ("deny", false)] {
+        let token = token(&sandbox, "a", &["--root", &root(&sandbox), "--approval", level]);
+        let name = format!("{level}.txt");
+        for (path, tool) in
+            [("/mcp/coding/backend", "developer__write_file"), ("/mcp/services/developer", "write_file")]
+        {
+            let client = Connected::open(&server, path, &token, ProtocolVersion::V_2025_11_25).await;
+            let with = json!({"path": name, "content": "x", "overwrite": true});
+            assert_eq!(client.refuses(tool, with).await, !runs, "{level} {path}");
+            assert_eq!(client.questions(), 0, "{level} {path}");
+        }
+        assert_eq!(sandbox.path("project").join(name).exists(), runs, "{level}");
+    }
+}
+
+/// Tools work below the roots of the token and nowhere else.
+#[tokio::test]
+async fn files_outside_the_roots_are_out_of_reach() {
+    let sandbox = Sandbox::new();
+    sandbox.write("other/secret.txt", "secret\n");
+    let server = Server::start(&sandbox, &[]);
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
+    let client = Connected::open(&server, "/mcp/services/developer", &token, ProtocolVersion::V_2025_11_25).await;
+    for path in [sandbox.path("other/secret.txt"), "../other/secret.txt".into()] {
+        assert!(client.refuses("read_file", json!({"path": path})).await, "{}", path.display());
+    }
+}
+
+/// Without a root, each endpoint has an empty folder, which no other token sees.
+#[tokio::test]
+async fn without_a_root_tools_work_in_an_empty_folder() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let (one, two) = (token(&sandbox, "one", &[]), token(&sandbox, "two", &[]));
+    let first = Connected::open(&server, "/mcp/services/developer", &one, ProtocolVersion::V_2025_11_25).await;
+    let made = first.call("write_file", json!({"path": "made.txt", "content": "made\n"})).await;
+    assert_ne!(made.is_error, Some(true), "{made:?}");
+    let second = Connected::open(&server, "/mcp/services/developer", &two, ProtocolVersion::V_2025_11_25).await;
+    assert!(second.refuses("read_file", json!({"path": "made.txt"})).await);
+    assert!(!sandbox.path("project/made.txt").exists());
+}
+
+/// What a token does not reach is answered like what does not exist, byte for byte.
+#[test]
+fn an_endpoint_outside_the_token_does_not_exist() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox), "--modes", "coding/qa"]);
+    let unknown = post(&server, "/mcp/no/such", &token, None, &hello());
+    assert_eq!(unknown.status, 404);
+    for path in [
+        "/mcp/coding/backend",
+        "/mcp/goose/assistant",
+        "/mcp/goose/judge",
+        "/mcp/services/developer",
+        "/mcp/services/no-such",
+        "/mcp/services/a/b",
+        "/mcp/coding",
+        "/mcp/coding/qa/more",
+    ] {
+        assert_eq!(post(&server, path, &token, None, &hello()), unknown, "{path}");
+    }
+    begin(&server, "/mcp/coding/qa", &token);
+    let whole = crate::support::serve::token(&sandbox, "b", &["--root", &root(&sandbox)]);
+    assert_eq!(post(&server, "/mcp/goose/judge", &whole, None, &hello()), unknown, "an internal mode");
+    begin(&server, "/mcp/services/developer", &whole);
+}
+
+/// Another token gets the answer of a session that never existed, also one of the same principal.
+#[test]
+fn a_session_of_the_protocol_belongs_to_its_token() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let folder = root(&sandbox);
+    let flags = ["--root", folder.as_str()];
+    let (own, same_name, other) =
+        (token(&sandbox, "a", &flags), token(&sandbox, "a", &flags), token(&sandbox, "b", &flags));
+    let path = "/mcp/coding/security";
+    let session = begin(&server, path, &own);
+    for stranger in [&same_name, &other] {
+        for method in ["POST", "GET", "DELETE"] {
+            let body = if method == "POST" { LIST } else { "" };
+            let unknown = send(&server, method, path, stranger, Some("no-such-session"), body);
+            assert_eq!(unknown.status, 404, "{method}");
+            assert_eq!(send(&server, method, path, stranger, Some(&session), body), unknown, "{method}");
+        }
+    }
+    let elsewhere = post(&server, "/mcp/coding/qa", &own, Some(&session), LIST);
+    assert_eq!(elsewhere.status, 404, "a session belongs to one endpoint");
+    assert_eq!(post(&server, path, &own, Some(&session), LIST).status, 200);
+    assert_eq!(send(&server, "DELETE", path, &own, Some(&session), "").status, 202);
+    assert_eq!(post(&server, path, &own, Some(&session), LIST).status, 404, "it is gone");
+}
+
+#[test]
+fn an_idle_session_expires_and_a_stream_keeps_it() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--idle", "1s"]);
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
+    let path = "/mcp/coding/security";
+    let (idle, kept) = (begin(&server, path, &token), begin(&server, path, &token));
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {token}\r\naccept: text/event-stream\r\n\
+         mcp-session-id: {kept}\r\n\r\n",
+        server.address
+    );
+    let mut stream = server.connect();
+    std::io::Write::write_all(&mut stream, head.as_bytes()).expect("sent");
+    // Asking for a session would use it.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(post(&server, path, &token, Some(&idle), LIST).status, 404);
+    assert_eq!(post(&server, path, &token, Some(&kept), LIST).status, 200);
+}
+
+#[test]
+fn a_revoked_token_ends_its_sessions() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
+    let path = "/mcp/coding/security";
+    let session = begin(&server, path, &token);
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {token}\r\naccept: text/event-stream\r\n\
+         mcp-session-id: {session}\r\nconnection: close\r\n\r\n",
+        server.address
+    );
+    let mut stream = server.connect();
+    std::io::Write::write_all(&mut stream, head.as_bytes()).expect("sent");
+    let id = token.split('_').nth(1).expect("an id");
+    assert_eq!(sandbox.skein(&["token", "revoke", id]).code, 0);
+    eventually("the token is refused", || post(&server, path, &token, Some(&session), LIST).status == 401);
+    // The stream ends, so that all of it can be read.
+    assert_eq!(HttpAnswer::read(&mut stream).status, 200);
+}
+
+#[test]
+fn open_endpoints_count_as_sessions() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--idle", "1s"]);
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox), "--sessions", "1"]);
+    begin(&server, "/mcp/coding/security", &token);
+    let refused = post(&server, "/mcp/coding/qa", &token, None, &hello());
+    assert_eq!(refused.status, 429, "{refused:?}");
+    assert!(refused.header("retry-after").is_some());
+    eventually("the unused endpoint has closed", || {
+        post(&server, "/mcp/coding/qa", &token, None, &hello()).status == 200
+    });
+}
+
+/// Wants to write a file, and says what came of it.
+fn writer() -> ScriptedModel {
+    ScriptedModel::new(|request| {
+        if has_result(request) {
+            return Answer::Says(vec!["done".to_owned()]);
+        }
+        let arguments = json!({"path": "made.txt", "content": "made\n"});
+        Answer::Calls { id: "c1", tool: "developer__write_file", arguments }
+    })
+}
+
+#[tokio::test]
+async fn agents_are_tools_and_their_questions_are_elicitations() {
+    for version in ERAS {
+        let (sandbox, model) = (Sandbox::new(), writer());
+        let server = Server::launch(model.offered_to(sandbox.command(&["serve", "--listen", "127.0.0.1:0"])));
+        let limited = token(&sandbox, "a", &["--root", &root(&sandbox), "--modes", "coding/*", "--approval", "ask"]);
+        let client = Connected::open(&server, "/mcp/agents", &limited, version.clone()).await;
+        let tools = client.tools().await;
+        assert!(tools.contains("ask_coding_backend"), "{tools:?}");
+        assert!(tools.iter().all(|name| name.starts_with("ask_coding_")), "{tools:?}");
+        let done = client.call("ask_coding_backend", json!({"prompt": "write it"})).await;
+        assert_eq!(done.is_error, Some(false), "{version}: {done:?}");
+        assert_eq!(client.questions(), 1, "{version}");
+        assert_eq!(read(sandbox.path("project/made.txt")), "made\n", "{version}");
+        let session = done.structured_content.expect("an outcome")["session"].as_str().expect("an id").to_owned();
+        let again = client.call("ask_coding_backend", json!({"prompt": "go on", "session": session})).await;
+        assert_eq!(again.is_error, Some(false), "{version}: {again:?}");
+        // The session does not exist for another principal.
+        let other = token(&sandbox, "b", &["--root", &root(&sandbox)]);
+        let stranger = Connected::open(&server, "/mcp/agents", &other, version.clone()).await;
+        let unknown = stranger.call("ask_coding_backend", json!({"prompt": "go on", "session": session})).await;
+        assert!(text(&unknown).contains("there is no session"), "{version}: {unknown:?}");
+    }
+}
+
+/// A folder outside the roots is refused without a question, and the answer does not say whether it exists.
+#[tokio::test]
+async fn agents_stay_below_the_roots_of_the_token() {
+    let (sandbox, model) = (Sandbox::new(), writer());
+    sandbox.write("other/a.txt", "a\n");
+    let server = Server::launch(model.offered_to(sandbox.command(&["serve", "--listen", "127.0.0.1:0"])));
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
+    let client = Connected::open(&server, "/mcp/agents", &token, ProtocolVersion::V_2025_11_25).await;
+    for folder in ["other", "missing"] {
+        let folder = sandbox.path(folder);
+        let refused = client.call("ask_coding_backend", json!({"prompt": "write it", "cwd": folder})).await;
+        assert_eq!(refused.is_error, Some(true), "{refused:?}");
+        let expected = format!("`{}` is not below a folder of your token", folder.display());
+        assert!(text(&refused).contains(&expected), "{refused:?}");
+    }
+    assert_eq!(client.questions(), 0);
+    assert!(!sandbox.path("other/made.txt").exists());
+}
+
+#[test]
+fn mcp_needs_a_token() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let accept = ("accept", "application/json, text/event-stream");
+    for path in ["/mcp/agents", "/mcp/coding/qa", "/mcp/services/developer", "/mcp/no/such"] {
+        let answer = server.request("POST", path, &[("content-type", "application/json"), accept], &hello());
+        assert_eq!(answer.status, 401, "{path}");
+    }
+}
