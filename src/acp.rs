@@ -20,6 +20,7 @@ mod options;
 mod external;
 mod open_session;
 mod prompt;
+mod relay;
 mod remote;
 mod sessions;
 mod stop_reason;
@@ -48,6 +49,7 @@ use wire::ClientWriter;
 
 pub use limits::{UsageError, check_usage};
 pub use message_routes::{IncomingMessage, MessageStream, OutgoingMessage, Response, StreamRoutes};
+pub use relay::{EditorRelay, RelayOutput};
 pub use remote::{ClientInput, ClientOutput, OutputMeter, connect};
 
 /// How long a client that has closed its side may take to read the remaining output.
@@ -88,6 +90,13 @@ impl std::fmt::Debug for AcpServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AcpServer").field("cwd", &self.cwd).finish_non_exhaustive()
     }
+}
+
+/// Returns the lines of an editor. A line that is too long or not UTF-8 is replaced by a text that is no message.
+pub fn editor_lines(
+    input: impl Read + Send + 'static,
+) -> std::io::Result<impl futures::Stream<Item = std::io::Result<String>> + Send> {
+    wire::lines(input)
 }
 
 /// Serves one client until it closes its side or `stop` is cancelled. When this returns, no turn is running and all

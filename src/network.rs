@@ -1,4 +1,5 @@
-//! Hosts and addresses: their patterns and kinds, the known package registries, the port to the network, and HTTP clients.
+//! Hosts and addresses: their patterns and kinds, the known package registries, the port to the network, and clients of
+//! HTTP and WebSocket.
 
 mod address;
 mod command_hosts;
@@ -6,6 +7,7 @@ mod dial;
 mod host;
 mod http_client;
 mod registries;
+mod websocket;
 
 pub use address::{AddressKind, address_kind};
 pub use command_hosts::remote_hosts_in_command;
@@ -13,6 +15,7 @@ pub use dial::{Network, SystemNetwork};
 pub use host::{HostPattern, HostPatternError, RemoteHost, UnstatedPort};
 pub use http_client::{client_builder, tls_provider};
 pub use registries::REGISTRIES;
+pub use websocket::{WebSocketAddress, WebSocketAddressError, WebSocketClient, WebSocketError};
 
 #[cfg(test)]
 pub(crate) use address::tests as address_strategies;

@@ -15,7 +15,7 @@ use super::open_session::OpenSession;
 use super::updates::{ClientFeatures, MessageIds, Updates};
 use super::wire::ClientWriter;
 use super::{AcpServer, Project, SessionsError, errors};
-use crate::agents::{Notifier as _, StatusUpdate};
+use crate::agents::{Notifier as _, StatusUpdate, TurnEnd};
 use crate::broker::Binding;
 use crate::conversation::Content;
 use crate::graph::Plan;
@@ -55,6 +55,8 @@ pub(super) struct ClientSession {
     pub(super) viewer: Arc<Updates>,
     /// What all connections share that show the session.
     pub(super) shared: Arc<OpenSession>,
+    /// How the last turn ended before the session was shown here.
+    pub(super) last_end: OnceLock<TurnEnd>,
 }
 
 impl ClientConnection {
@@ -135,6 +137,7 @@ impl ClientConnection {
             forwarded_sessions: Mutex::default(),
             commands_changed: Arc::default(),
             closed: CancellationToken::new(),
+            last_end: OnceLock::new(),
         });
         // A later opening of the same session replaces the earlier one.
         if let Some(earlier) = self.all_open().insert(id, Arc::clone(&open)) {

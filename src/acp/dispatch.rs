@@ -87,7 +87,10 @@ pub(super) async fn speak(
         )
         .on_receive_request(
             set_up!(c, acp::LoadSessionRequest => acp::LoadSessionResponse, sessions::load, |open| {
-                acp::LoadSessionResponse::new().modes(options::modes(&open)).config_options(options::options(&open))
+                acp::LoadSessionResponse::new()
+                    .modes(options::modes(&open))
+                    .config_options(options::options(&open))
+                    .meta(sessions::turn_state(&open))
             }),
             on_receive_request!(),
         )

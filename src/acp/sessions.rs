@@ -6,12 +6,16 @@ use std::sync::Arc;
 use agent_client_protocol::Client;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema as acp;
+use serde_json::{Map, Value, json};
 
 use super::ask::AcpAsker;
 use super::connection::{ClientConnection, ClientSession};
 use super::editor::{self, ClientEditor};
 use super::open_session::OpenSession;
+use super::stop_reason::stop_reason;
+use super::updates::TURN_STATE;
 use super::{Project, errors, options};
+use crate::agents::Event;
 use crate::graph::Plan;
 use crate::manifest::{HttpTransport, ServiceEntry, SessionServiceError, StdioTransport, Transport, client_service};
 use crate::project::{ClientPorts, SessionLauncher};
@@ -163,9 +167,26 @@ async fn attach(
         if live.attach(connection.id, viewer, &events, replay == Replay::Everything, version).is_ok() {
             let ports = ports(connection, client, &shared.project(), session.id(), &session.context().cwd);
             shared.ports.attach(connection.id, ports);
+            let ended = |event: &Event| if let Event::TurnEnded { end } = event { Some(end.clone()) } else { None };
+            if let Some(end) = events.iter().rev().find_map(ended) {
+                // It is new, so nothing is set yet.
+                drop(open.last_end.set(end));
+            }
             return Ok(open);
         }
     }
+}
+
+/// Returns the `_meta` of a loaded session: whether a turn is running that will show its end here, or how the last one
+/// ended. A client that lost its connection learns from it what became of its prompt.
+pub(super) fn turn_state(open: &ClientSession) -> Map<String, Value> {
+    let mut state = json!({"running": open.session.live().is_running()});
+    match open.last_end.get().map(|end| stop_reason(&end.ending)) {
+        Some(Ok(reason)) => state["stopReason"] = json!(reason),
+        Some(Err(problem)) => state["error"] = json!({"message": problem.0}),
+        None => {}
+    }
+    Map::from_iter([(TURN_STATE.to_owned(), state)])
 }
 
 /// Opens a stored session again, or attaches to it if it is busy or another connection shows it. Fails if the store has

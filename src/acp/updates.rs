@@ -72,6 +72,8 @@ pub(super) struct ClientFeatures {
 
 /// Tells a client that a turn has ended whose prompt it did not send.
 pub(super) const TURN_ENDED: &str = "_skein/turn_ended";
+/// Key in `_meta` of the response to `session/load`: whether a turn is running, or how the last one ended.
+pub(super) const TURN_STATE: &str = "_skein/turn";
 /// The window that is reported for a model whose window is unknown, in tokens.
 const ASSUMED_WINDOW: u64 = 128_000;
 /// Clients that are known to list all permission options by name. Others may show one button per kind.

@@ -1,4 +1,6 @@
-//! `skein acp`: serves ACP on stdio for editors. Only protocol messages go to stdout.
+//! `skein acp`: serves ACP on stdio for editors, here or by forwarding to a server. Only protocol messages go to stdout.
+
+mod connect;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -38,6 +40,15 @@ use crate::trust::ProjectFiles;
 pub(super) struct AcpArgs {
     #[command(flatten)]
     speaker: AgentFlags,
+    /// Forward to the `skein serve` at this URL instead
+    ///
+    /// The token comes from the environment variable `SKEIN_TOKEN`, or from --token-file. Agents, models and files are
+    /// those of the server.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["agent", "mode", "unstable_fork", "setup"])]
+    connect: Option<String>,
+    /// Read the token for --connect from a file that only you can read
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    token_file: Option<PathBuf>,
     /// Offer the unstable session/fork method
     #[arg(long)]
     unstable_fork: bool,
@@ -57,6 +68,18 @@ pub(super) fn run(
     }
     // Each session uses the plan of its folder; the process itself has none.
     let plan = Plan::empty();
+    if let Some(url) = &args.connect {
+        let server = connect::ServerEndpoint::resolve(url, args.token_file.as_deref(), folders)?;
+        return runtime::block_on(
+            plan,
+            global,
+            folders,
+            output,
+            async |started: &CommandRuntime, _: &mut CommandOutput| {
+                connect::run(&server, &started.interrupt_for(connect::GRACE)).await
+            },
+        );
+    }
     runtime::block_on(plan, global, folders, output, async |started: &CommandRuntime, _: &mut CommandOutput| {
         let projects =
             Arc::new(WorkspaceLoader { flags: args.speaker.clone(), ..WorkspaceLoader::new(global, folders, started) });

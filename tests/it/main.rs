@@ -174,6 +174,8 @@ mod serve;
 mod serve_acp;
 /// MCP endpoints of `skein serve`: modes, services, agents.
 mod serve_mcp;
+/// `skein acp --connect`: cuts at every message, wrong tokens, URLs and certificates.
+mod serve_connect;
 /// `skein serve` with TLS: HTTP/2, a changed certificate.
 mod serve_tls;
 /// The wire suite of `skein acp` over WebSocket and HTTP.

@@ -25,7 +25,7 @@ fn wait_word(client: &mut Acp, mark: usize, word: &str) {
 }
 
 /// Everything that the client was shown of a session: text of both sides, calls and their ends.
-fn shown(updates: &[Value]) -> Vec<String> {
+pub(crate) fn shown(updates: &[Value]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for update in updates {
         let (kind, last) = (update["sessionUpdate"].as_str().unwrap_or_default(), lines.last_mut());

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::remote::{self, RemoteInput, Transport};
-use super::serve::terminate;
+use super::serve::{Server, terminate};
 use super::{Sandbox, processes_of};
 
 /// How long the agent may be silent before a test gives up on it.
@@ -39,6 +39,8 @@ enum AgentInput {
 /// `skein acp` as a child, and its client. Over another transport the child is `skein serve`.
 pub(crate) struct Acp {
     child: Child,
+    /// The server behind the child, which ends with the client.
+    _server: Option<Server>,
     stdin: Option<AgentInput>,
     lines: Receiver<Vec<u8>>,
     /// Whoever holds it keeps the client from reading.
@@ -79,8 +81,16 @@ impl Acp {
         let (sender, lines) = channel();
         let ears: Arc<Mutex<()>> = Arc::default();
         let hearing = Arc::clone(&ears);
+        let mut server = None;
+        if remote::transport() == Transport::Connect {
+            let (serving, forwarding) = remote::forward(&command);
+            let errors = File::options().append(true).open(&stderr).expect("a file for stderr");
+            command = forwarding;
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+            server = Some(serving);
+        }
         let (child, stdin) = match remote::transport() {
-            Transport::Stdio => {
+            Transport::Stdio | Transport::Connect => {
                 let mut child = command.spawn().expect("the agent starts");
                 read_lines(child.stdout.take().expect("its stdout"), sender, hearing);
                 let stdin = child.stdin.take().expect("its stdin");
@@ -94,6 +104,7 @@ impl Acp {
         Self {
             stdin: Some(stdin),
             child,
+            _server: server,
             lines,
             ears,
             transcript: Vec::new(),

@@ -22,6 +22,8 @@ pub(crate) enum Transport {
     Stdio,
     WebSocket,
     Http,
+    /// `skein acp --connect`, which is on stdio itself.
+    Connect,
 }
 
 thread_local! {
@@ -42,8 +44,8 @@ pub(crate) fn transport() -> Transport {
 /// What the client writes to. Dropping it closes the connection.
 pub(crate) type RemoteInput = UnboundedSender<Vec<u8>>;
 
-/// Starts `skein serve` in place of the `skein acp` of this command, and connects to it.
-pub(crate) fn connect(command: &Command, lines: Sender<Vec<u8>>, ears: Arc<Mutex<()>>) -> (Child, RemoteInput) {
+/// Starts `skein serve` in place of the `skein acp` of this command. Returns it with a token.
+fn serve(command: &Command) -> (Server, String) {
     let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let serve = args.iter().flat_map(|arg| match arg.as_str() {
         "acp" => vec!["serve", "--listen", "127.0.0.1:0"],
@@ -52,7 +54,20 @@ pub(crate) fn connect(command: &Command, lines: Sender<Vec<u8>>, ears: Arc<Mutex
     let create = ["token", "create", "--name", "tester", "--root", "/", "--client-services"];
     let token = token_with(again(command, &create));
     let serve: Vec<_> = serve.collect();
-    let server = Server::launch(again(command, &serve));
+    (Server::launch(again(command, &serve)), token)
+}
+
+/// Starts `skein serve` in place of the `skein acp` of this command. Returns it with the command that forwards to it.
+pub(crate) fn forward(command: &Command) -> (Server, Command) {
+    let (server, token) = serve(command);
+    let mut forwarding = again(command, &["acp", "--connect", &format!("http://{}", server.address)]);
+    forwarding.env("SKEIN_TOKEN", token);
+    (server, forwarding)
+}
+
+/// Starts `skein serve` in place of the `skein acp` of this command, and connects to it.
+pub(crate) fn connect(command: &Command, lines: Sender<Vec<u8>>, ears: Arc<Mutex<()>>) -> (Child, RemoteInput) {
+    let (server, token) = serve(command);
     let address = server.address;
     let (input, messages) = unbounded_channel();
     let transport = transport();
@@ -61,7 +76,7 @@ pub(crate) fn connect(command: &Command, lines: Sender<Vec<u8>>, ears: Arc<Mutex
         match transport {
             Transport::WebSocket => runtime.block_on(websocket(address, token, messages, lines, ears)),
             Transport::Http => runtime.block_on(http(address, token, messages, lines, ears)),
-            Transport::Stdio => {}
+            Transport::Stdio | Transport::Connect => {}
         }
     });
     (server.into_child(), input)
