@@ -44,7 +44,7 @@ use crate::principal::SessionGrant;
 use crate::project::{Project, ProjectLoader};
 use crate::session::Sessions;
 use connection::ClientConnection;
-pub use open_session::OpenSessions;
+pub use open_session::{OpenSession, OpenSessions, RunningTurn, SharedPorts, next_viewer_id};
 use wire::ClientWriter;
 
 pub use limits::{UsageError, check_usage};

@@ -25,9 +25,36 @@ use serde::{Deserialize, Serialize};
 /// assert_ne!(skein::ids::random_id("call"), skein::ids::random_id("call"));
 /// ```
 pub fn random_id(prefix: &str) -> String {
+    format!("{prefix}-{:016x}", random_number())
+}
+
+/// Returns a UUID of version 4 that nothing outside the process can predict.
+///
+/// ```
+/// assert_eq!(skein::ids::random_uuid().len(), 36);
+/// ```
+pub fn random_uuid() -> String {
+    let bits = (u128::from(random_number()) << 64) | u128::from(random_number());
+    // The version is in the highest bits of the third group, the variant in those of the fourth.
+    let cleared = bits & !(0xf_u128 << 76) & !(0b11_u128 << 62);
+    let bits = cleared | (0x4_u128 << 76) | (0b10_u128 << 62);
+    let digits = format!("{bits:032x}");
+    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
+}
+
+/// Returns an agent's or a mode's name in the form of RFC 1123, which the Agent Communication Protocol requires.
+///
+/// ```
+/// assert_eq!(skein::ids::rest_name("my_agent"), "my-agent");
+/// ```
+pub fn rest_name(name: &str) -> String {
+    name.replace('_', "-").to_lowercase()
+}
+
+fn random_number() -> u64 {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static ISSUED: AtomicU64 = AtomicU64::new(0);
-    format!("{prefix}-{:016x}", KEYS.hash_one(ISSUED.fetch_add(1, Ordering::Relaxed)))
+    KEYS.hash_one(ISSUED.fetch_add(1, Ordering::Relaxed))
 }
 
 macro_rules! names {

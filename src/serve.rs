@@ -1,4 +1,4 @@
-//! Serves clients over HTTP: ACP, MCP, agents and operations on one port. Each client shows a token.
+//! Serves clients over HTTP: ACP, MCP, REST and operations on one port. Each client shows a token.
 //!
 //! Invariant: no handler runs before `Host`, `Origin`, size, token and limits of a request are checked.
 
@@ -12,6 +12,7 @@ mod hosts;
 mod listener;
 mod mcp;
 mod metrics;
+mod rest;
 mod tls;
 
 pub use hosts::{PublicUrl, PublicUrlError};
@@ -46,6 +47,7 @@ use hosts::HostFilter;
 use listener::Listener;
 use mcp::McpEndpoints;
 use metrics::ServerMetrics;
+use rest::RunTable;
 use tls::TlsSettings;
 
 /// How often the end of the running turns is checked during the shutdown.
@@ -107,6 +109,7 @@ struct ServerState {
     authenticator: Authenticator,
     acp: AcpConnections,
     mcp: McpEndpoints,
+    runs: RunTable,
     metrics: Arc<ServerMetrics>,
     idle: Duration,
     /// Cancelled when the shutdown begins: no new turn starts.
@@ -148,6 +151,7 @@ impl HttpFrontEnd {
             hosts: HostFilter { public: settings.public_url.clone() },
             acp: AcpConnections::default(),
             mcp: McpEndpoints::default(),
+            runs: RunTable::default(),
             metrics: Arc::default(),
             idle: settings.idle,
             draining: CancellationToken::new(),
@@ -227,6 +231,7 @@ fn router(state: &Arc<ServerState>) -> Router {
         .route("/agents", get(agents::list))
         .route("/acp", any(acp_http::answer))
         .route("/mcp/{*path}", any(mcp::answer))
+        .merge(rest::routes())
         .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "there is nothing here\n"))
         .layer(middleware::from_fn_with_state(Arc::clone(state), checks::check))
         .with_state(Arc::clone(state))

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use agent_client_protocol::Client;
@@ -11,7 +10,7 @@ use agent_client_protocol::v1::schema as acp;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::open_session::OpenSession;
+use super::open_session::{OpenSession, next_viewer_id};
 use super::updates::{ClientFeatures, MessageIds, Updates};
 use super::wire::ClientWriter;
 use super::{AcpServer, Project, SessionsError, errors};
@@ -61,9 +60,8 @@ pub(super) struct ClientSession {
 
 impl ClientConnection {
     pub(super) fn new(front: AcpServer, wire: ClientWriter) -> Arc<Self> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            id: next_viewer_id(),
             server: front,
             wire,
             client: OnceLock::new(),

@@ -1,6 +1,7 @@
 //! Holds the sessions that are open in this process. Several connections may show one session.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -13,6 +14,12 @@ use crate::project::{ClientPorts, ProjectError};
 use crate::session::{Session, SharedAsker, SharedEditor, ViewerId};
 use crate::task::TaskScope;
 use crate::tool::Notice;
+
+/// Returns an id for a client that shows sessions. No other client of this process has it.
+pub fn next_viewer_id() -> ViewerId {
+    static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+    NEXT_ID.fetch_add(1, Ordering::Relaxed)
+}
 
 /// The open sessions that connections share.
 #[derive(Debug)]
@@ -33,17 +40,22 @@ impl OpenSessions {
         Self { sessions: Mutex::default(), locks: Mutex::default(), ask_timeout }
     }
 
+    /// Returns how long a question of a turn waits for an answer.
+    pub fn ask_timeout(&self) -> Duration {
+        self.ask_timeout
+    }
+
     /// Returns true if a turn goes on when its last connection has ended.
     pub(super) fn keep_turns(&self) -> bool {
         !self.ask_timeout.is_zero()
     }
 
     /// Returns the ports of a new or reopened session. Clients attach to them later.
-    pub(super) fn ports(&self) -> SharedPorts {
+    pub fn ports(&self) -> SharedPorts {
         SharedPorts { asker: Arc::new(SharedAsker::new(self.ask_timeout)), editor: Arc::default() }
     }
 
-    pub(super) fn add(&self, session: Arc<Session>, project: Project, ports: SharedPorts) -> Arc<OpenSession> {
+    pub fn add(&self, session: Arc<Session>, project: Project, ports: SharedPorts) -> Arc<OpenSession> {
         let id = session.id().to_owned();
         let open = Arc::new(OpenSession {
             session,
@@ -61,12 +73,12 @@ impl OpenSessions {
     }
 
     /// Returns the open session `id`. `None` if it is not open.
-    pub(super) fn find(&self, id: &str) -> Option<Arc<OpenSession>> {
+    pub fn find(&self, id: &str) -> Option<Arc<OpenSession>> {
         lock(&self.sessions).get(id)?.upgrade()
     }
 
     /// Locks a session id while a request opens or closes the session, so that it is open at most once.
-    pub(super) async fn lock_session(&self, id: &str) -> OwnedMutexGuard<()> {
+    pub async fn lock_session(&self, id: &str) -> OwnedMutexGuard<()> {
         let lock = {
             let mut locks = lock(&self.locks);
             // Only the map has the locks of other sessions that no request opens or closes now.
@@ -83,7 +95,7 @@ impl OpenSessions {
     }
 
     /// Ends a session that no connection shows any more: cancels its turn, waits for its end and closes the session.
-    pub(super) async fn close(&self, open: &OpenSession) {
+    pub async fn close(&self, open: &OpenSession) {
         lock(&self.sessions).remove(open.session.id());
         open.interrupt().await;
         open.session.close();
@@ -92,32 +104,32 @@ impl OpenSessions {
 
 /// The asker and the editor of a session. Every attached client adds its own.
 #[derive(Debug, Clone)]
-pub(super) struct SharedPorts {
+pub struct SharedPorts {
     asker: Arc<SharedAsker>,
     editor: Arc<SharedEditor>,
 }
 
 impl SharedPorts {
     /// Returns the ports that a session is opened with.
-    pub(super) fn of_session(&self) -> ClientPorts {
+    pub fn of_session(&self) -> ClientPorts {
         let SharedPorts { asker, editor } = self.clone();
         ClientPorts { asker, editor: Some(editor) }
     }
 
-    pub(super) fn attach(&self, viewer: ViewerId, ports: ClientPorts) {
+    pub fn attach(&self, viewer: ViewerId, ports: ClientPorts) {
         self.editor.attach(viewer, ports.editor);
         self.asker.attach(viewer, ports.asker);
     }
 }
 
 /// A session that is open in this process.
-pub(super) struct OpenSession {
-    pub(super) session: Arc<Session>,
+pub struct OpenSession {
+    pub session: Arc<Session>,
     /// What applies in the session's folder since the last time its files changed.
     project: Mutex<Project>,
     /// The last problem with changed files, which is shown once.
     reload_problem: Mutex<Option<String>>,
-    pub(super) ports: SharedPorts,
+    pub ports: SharedPorts,
     turn: Mutex<Option<TurnTokens>>,
     /// Serializes prompts and changes of the session in the order of their requests.
     order: Arc<tokio::sync::Mutex<()>>,
@@ -189,18 +201,23 @@ impl OpenSession {
     /// Marks the session as busy as soon as its prompt is read, so that a cancel right after it finds the turn. Fails
     /// if a turn is running.
     pub(super) fn begin(self: &Arc<Self>) -> Result<RunningTurn, acp::Error> {
+        self.try_begin().ok_or_else(|| {
+            errors::invalid_request("the session is still busy with the prompt before; cancel it, or wait")
+        })
+    }
+
+    /// Marks the session as busy. `None` if a turn is running.
+    pub fn try_begin(self: &Arc<Self>) -> Option<RunningTurn> {
         let mut turn = lock(&self.turn);
         if turn.is_some() {
-            return Err(errors::invalid_request(
-                "the session is still busy with the prompt before; cancel it, or wait",
-            ));
+            return None;
         }
         let tokens = turn.insert(TurnTokens::default()).clone();
         let ended = Some(tokens.ended.clone().drop_guard());
-        Ok(RunningTurn { open: Arc::clone(self), turn: tokens, ended })
+        Some(RunningTurn { open: Arc::clone(self), turn: tokens, ended })
     }
 
-    pub(super) fn is_busy(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         lock(&self.turn).is_some()
     }
 
@@ -225,7 +242,7 @@ impl OpenSession {
     }
 
     /// Removes a connection from the session. Returns true if no other connection shows it.
-    pub(super) fn detach(&self, viewer: ViewerId) -> bool {
+    pub fn detach(&self, viewer: ViewerId) -> bool {
         self.ports.asker.detach(viewer);
         self.ports.editor.detach(viewer);
         self.session.live().detach(viewer)
@@ -239,14 +256,14 @@ impl std::fmt::Debug for OpenSession {
 }
 
 /// A guard for a running turn. Dropping it ends the turn.
-pub(super) struct RunningTurn {
+pub struct RunningTurn {
     open: Arc<OpenSession>,
     turn: TurnTokens,
     ended: Option<DropGuard>,
 }
 
 impl RunningTurn {
-    pub(super) fn cancel(&self) -> &CancellationToken {
+    pub fn cancel(&self) -> &CancellationToken {
         &self.turn.cancel
     }
 
@@ -254,6 +271,12 @@ impl RunningTurn {
     /// is dropped.
     pub(super) fn end(mut self) -> Option<DropGuard> {
         self.ended.take()
+    }
+}
+
+impl std::fmt::Debug for RunningTurn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunningTurn").field("open", &self.open).finish_non_exhaustive()
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::scope::ToolScope;
 use crate::diagnostic::{Diagnostic, SourceLocation};
-use crate::ids::{AgentName, ModeId, ModelRef, PROVIDERS, ServiceName, nearest};
+use crate::ids::{AgentName, ModeId, ModelRef, PROVIDERS, ServiceName, nearest, rest_name};
 use crate::manifest::{ConfigEntry, DocumentPath, Layer, Manifests, PermissionRule, RuleEffect, Transport};
 use crate::network::HostPattern;
 
@@ -28,6 +28,7 @@ pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashM
         checks.profile(&source.file, profile, &DocumentPath::root(), source, Layer::User);
     }
     checks.check_unused_services();
+    checks.check_rest_names();
     scopes
 }
 
@@ -89,6 +90,38 @@ impl<'a> Checks<'a> {
                     format!("no mode depends on the service `{name}`"),
                     "list it in a mode's dependencies to use it",
                 ));
+            }
+        }
+    }
+
+    /// Reports every agent or mode whose name in the REST API is taken. The first one has the name.
+    fn check_rest_names(&mut self) {
+        let mut names: HashMap<String, (String, SourceLocation)> = HashMap::new();
+        for entry in self.manifests.agents.values() {
+            let own = &entry.manifest.name;
+            let modes: Vec<_> = entry.modes.iter().filter(|mode| !mode.mode.internal).collect();
+            if modes.is_empty() {
+                continue;
+            }
+            let agent =
+                (rest_name(own.as_str()), own.to_string(), entry.source.place(&DocumentPath::root().key("name")));
+            let modes = modes.into_iter().map(|mode| {
+                let slug = &mode.mode.slug;
+                let name = format!("{}-{}", rest_name(own.as_str()), rest_name(slug.as_str()));
+                (name, format!("{own}/{slug}"), mode.source.place(&mode.path.key("slug")))
+            });
+            for (name, id, at) in std::iter::once(agent).chain(modes) {
+                let Some((first, place)) = names.get(&name) else {
+                    names.insert(name, (id, at));
+                    continue;
+                };
+                // Two modes of one agent with one slug are an error already.
+                if *first != id {
+                    let problem = format!("`{id}` has the name `{name}` in the REST API, which `{first}` has already");
+                    let help = "rename one of them, or else only the first one can be run over REST";
+                    let diagnostic = Diagnostic::warning("W211", at, problem, help);
+                    self.found.push(diagnostic.with_related(place.clone(), "named here first"));
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! `GET /agents`: lists agents in the shape of the Agent Communication Protocol.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -12,6 +13,7 @@ use super::ServerState;
 use super::authenticator::ActiveToken;
 use super::checks::Refusal;
 use crate::graph::Plan;
+use crate::ids::{ModeId, rest_name};
 use crate::manifest::{AgentEntry, ModeEntry};
 use crate::principal::SessionGrant;
 use crate::project::{Project, ProjectError};
@@ -32,7 +34,8 @@ pub(super) async fn list(
         tracing::error!(problem = %error.problem, "the manifests of the server have errors");
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the manifests of the server have errors; run `skein check`\n")
     })?;
-    let agents: Vec<_> = agents(project.broker.plan()).into_iter().skip(page.offset).take(page.limit).collect();
+    let agents = agents(project.broker.plan()).into_iter().map(|agent| agent.manifest);
+    let agents: Vec<_> = agents.skip(page.offset).take(page.limit).collect();
     Ok(json_response(&json!({"agents": agents})))
 }
 
@@ -50,41 +53,51 @@ fn json_response(value: &Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
 }
 
-/// Returns the manifest of each agent, in the order of their names.
-fn agents(plan: &Plan) -> Vec<Value> {
-    let mut agents = Vec::new();
+/// An agent of the REST API: a mode under one of its names.
+pub(super) struct RestAgent {
+    pub(super) name: String,
+    pub(super) mode: ModeId,
+    pub(super) manifest: Value,
+}
+
+/// Returns the agent with this name. `None` if there is none, or the plan is limited to others.
+pub(super) fn find(plan: &Plan, name: &str) -> Option<RestAgent> {
+    agents(plan).into_iter().find(|agent| agent.name == name)
+}
+
+/// Returns each agent, in the order of their names. Of two agents with one name, only the first has it.
+fn agents(plan: &Plan) -> Vec<RestAgent> {
+    let mut agents: Vec<RestAgent> = Vec::new();
     for (agent, modes) in plan.selectable_modes() {
         let name = rest_name(agent.manifest.name.as_str());
         let default = plan.default_mode(agent).and_then(|id| modes.iter().find(|entry| entry.mode.slug == id.mode));
         if let Some(mode) = default {
-            agents.push(manifest(&name, &agent.manifest.description, agent, mode));
+            agents.push(rest_agent(name.clone(), &agent.manifest.description, agent, mode));
         }
-        for mode in modes {
+        for mode in &modes {
             let name = format!("{name}-{}", rest_name(mode.mode.slug.as_str()));
-            agents.push(manifest(&name, &mode.mode.description, agent, mode));
+            agents.push(rest_agent(name, &mode.mode.description, agent, mode));
         }
     }
+    let mut names = HashSet::new();
+    agents.retain(|agent| names.insert(agent.name.clone()));
     agents
 }
 
-/// Returns the name in the form of RFC 1123, which the protocol requires.
-fn rest_name(name: &str) -> String {
-    name.replace('_', "-").to_lowercase()
-}
-
-fn manifest(name: &str, description: &str, agent: &AgentEntry, mode: &ModeEntry) -> Value {
+fn rest_agent(name: String, description: &str, agent: &AgentEntry, mode: &ModeEntry) -> RestAgent {
     let types = |types: &[String]| match types {
         [] => json!([PLAIN_TEXT]),
         types => json!(types),
     };
-    let mode = format!("{}/{}", agent.manifest.name, mode.mode.slug);
-    json!({
+    let mode = ModeId::new(agent.manifest.name.clone(), mode.mode.slug.clone());
+    let manifest = json!({
         "name": name,
         "description": description,
         "input_content_types": types(&agent.manifest.input_content_types),
         "output_content_types": types(&agent.manifest.output_content_types),
-        "metadata": {"annotations": {"skein/mode": mode}},
-    })
+        "metadata": {"annotations": {"skein/mode": mode.to_string()}},
+    });
+    RestAgent { name, mode, manifest }
 }
 
 /// The part of the list that a client asks for.
@@ -119,11 +132,6 @@ impl PageRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_follow_rfc_1123() {
-        assert_eq!(rest_name("my_agent"), "my-agent");
-    }
 
     #[test]
     fn a_page_has_a_limit_and_an_offset() {

@@ -309,6 +309,18 @@ impl SessionStore {
         self.read(move |connection, view| state::read(connection, view, &id)).await
     }
 
+    /// Queues the UUID of a session, by which the REST API names it. A session has one at most.
+    pub fn put_uuid(&self, id: &str, uuid: &str) {
+        let entry = StateEntry { owner: state::UUID_OWNER.to_owned(), key: uuid.to_owned(), value: Vec::new() };
+        self.put_state(id, entry);
+    }
+
+    /// Returns the id of the session with this UUID. `None` if there is none.
+    pub async fn find_uuid(&self, uuid: &str) -> Result<Option<String>, StoreError> {
+        let uuid = uuid.to_owned();
+        self.read(move |connection, view| state::find_uuid(connection, view, &uuid)).await
+    }
+
     /// Waits until everything queued for this session is on disk. Fails if some of it could not be written.
     pub async fn flush(&self, id: &str) -> Result<(), StoreError> {
         if self.shared.unused.contains(self.principal(), id) {

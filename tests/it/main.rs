@@ -176,6 +176,8 @@ mod serve_acp;
 mod serve_mcp;
 /// `skein acp --connect`: cuts at every message, wrong tokens, URLs and certificates.
 mod serve_connect;
+/// The REST API of `skein serve`: agents, runs, questions, sessions, two principals.
+mod serve_rest;
 /// `skein serve` with TLS: HTTP/2, a changed certificate.
 mod serve_tls;
 /// The wire suite of `skein acp` over WebSocket and HTTP.

@@ -78,5 +78,8 @@ pub(in crate::store) const SCHEMA: Schema = Schema {
     ALTER TABLE session ADD COLUMN principal TEXT NOT NULL DEFAULT 'local';
     CREATE INDEX session_of_principal ON session (principal, updated_at, id);
 ",
+        "
+    CREATE INDEX session_uuid ON state (key) WHERE owner = 'skein:uuid';
+",
     ],
 };

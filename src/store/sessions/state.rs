@@ -1,9 +1,12 @@
 //! Stores the state that services keep for a session: entries by owner and key.
 
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
 use super::StateEntry;
 use super::view::{ADMITTED, SessionView};
+
+/// The owner of the entry whose key is the UUID of the session. No service has a name with a colon.
+pub(super) const UUID_OWNER: &str = "skein:uuid";
 
 pub(super) fn read(connection: &Connection, view: &SessionView, id: &str) -> rusqlite::Result<Vec<StateEntry>> {
     let select = format!(
@@ -12,6 +15,17 @@ pub(super) fn read(connection: &Connection, view: &SessionView, id: &str) -> rus
     );
     let entry = |row: &rusqlite::Row<'_>| Ok(StateEntry { owner: row.get(0)?, key: row.get(1)?, value: row.get(2)? });
     connection.prepare_cached(&select)?.query_map([view.query(connection)?.as_str(), id], entry)?.collect()
+}
+
+/// Returns the id of the admitted session with this UUID. `None` if there is none.
+pub(super) fn find_uuid(connection: &Connection, view: &SessionView, uuid: &str) -> rusqlite::Result<Option<String>> {
+    // The owner is a literal, so that SQLite can use the partial index.
+    let select = format!(
+        "SELECT s.id FROM state t JOIN session s ON s.key = t.session
+         WHERE t.owner = '{UUID_OWNER}' AND t.key = ?2 AND {ADMITTED} ORDER BY s.key LIMIT 1"
+    );
+    let query = view.query(connection)?;
+    connection.prepare_cached(&select)?.query_row([query.as_str(), uuid], |row| row.get(0)).optional()
 }
 
 /// Returns false if the principal has no session `id`.
@@ -40,10 +54,11 @@ pub(super) fn remove(
     Ok(true)
 }
 
-/// Copies the entries of session `id` to the session with the key `new`.
+/// Copies the entries of session `id` to the session with the key `new`, except for its UUID.
 pub(super) fn copy(transaction: &Transaction<'_>, id: &str, new: i64) -> rusqlite::Result<()> {
     let insert = "INSERT INTO state (session, owner, key, value)
-        SELECT ?2, t.owner, t.key, t.value FROM state t JOIN session s ON s.key = t.session WHERE s.id = ?1";
-    transaction.prepare_cached(insert)?.execute(params![id, new])?;
+        SELECT ?2, t.owner, t.key, t.value FROM state t JOIN session s ON s.key = t.session
+        WHERE s.id = ?1 AND t.owner <> ?3";
+    transaction.prepare_cached(insert)?.execute(params![id, new, UUID_OWNER])?;
     Ok(())
 }

@@ -1,0 +1,108 @@
+//! Tests of runs: their status, events and questions.
+
+use std::sync::Arc;
+
+use super::super::questions::QuestionOptions;
+use super::*;
+use crate::conversation::{Content, Message, MessagePart, Role, Usage};
+use crate::ids::{AgentName, ModeSlug};
+use crate::principal::TokenLimits;
+use crate::tool::ask::PermissionResponse;
+
+fn run() -> AgentRun {
+    let owner = RunOwner {
+        principal: Principal::new("ana").unwrap(),
+        agent: "coding-backend".to_owned(),
+        mode: ModeId::new(AgentName::new("coding"), ModeSlug::new("backend")),
+        session: "s".to_owned(),
+        folder: PathBuf::from("/srv/shop"),
+    };
+    AgentRun::new(owner, CancellationToken::new())
+}
+
+fn kinds(run: &AgentRun) -> Vec<String> {
+    run.events().iter().map(|event| event["type"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn end(ending: StopReason) -> TurnEnd {
+    TurnEnd { ending, usage: Usage::default() }
+}
+
+fn permission(run: &AgentRun) -> (u64, oneshot::Receiver<QuestionAnswer>) {
+    run.ask(|number, answer| RunQuestion {
+        number,
+        message: json!({"role": "agent", "parts": []}),
+        options: QuestionOptions::new(vec![(
+            "allow".to_owned(),
+            QuestionAnswer::Permission(PermissionResponse::Allow),
+        )]),
+        answer,
+    })
+}
+
+#[test]
+fn streamed_text_is_part_of_the_output_once() {
+    let run = run();
+    run.start();
+    run.status(StatusUpdate::Text("Hel".to_owned()));
+    run.status(StatusUpdate::Text("lo".to_owned()));
+    let parts = vec![MessagePart::Content(Content::text("Hello"))];
+    run.log(Event::Message { message: Arc::new(Message { role: Role::Assistant, parts }) });
+    run.finish(Ok(&end(StopReason::EndTurn)));
+    let expected = [
+        "run.created",
+        "run.in-progress",
+        "message.created",
+        "message.part",
+        "message.part",
+        "message.completed",
+        "run.completed",
+    ];
+    assert_eq!(kinds(&run), expected);
+    let run = run.to_json();
+    assert_eq!((&run["status"], &run["output"][0]["parts"]), (&json!("completed"), &json!([text_part("Hello")])));
+}
+
+#[test]
+fn a_question_is_answered_once_with_one_of_its_options() {
+    let run = run();
+    run.start();
+    let (_, mut first) = permission(&run);
+    let (second, _) = permission(&run);
+    assert_eq!(run.to_json()["status"], "awaiting");
+    assert!(run.resume("perhaps").is_err());
+    assert!(run.resume(" Allow\n").is_ok());
+    assert!(matches!(first.try_recv(), Ok(QuestionAnswer::Permission(PermissionResponse::Allow))));
+    assert_eq!(run.to_json()["status"], "awaiting", "the second question is open");
+    run.withdraw(second);
+    assert_eq!((&run.to_json()["status"], &run.to_json()["await_request"]), (&json!("in-progress"), &Value::Null));
+    assert!(run.resume("allow").is_err());
+}
+
+#[test]
+fn a_run_that_has_ended_stays_as_it_is() {
+    let run = run();
+    run.start();
+    run.status(StatusUpdate::Text("Hel".to_owned()));
+    assert!(run.cancel().is_ok() && run.cancel.is_cancelled());
+    assert_eq!(run.to_json()["status"], "cancelling");
+    run.finish(Ok(&end(StopReason::Cancelled)));
+    run.finish(Err(&TurnFailure("late".to_owned())));
+    assert_eq!(run.to_json()["status"], "cancelled");
+    assert_eq!(run.to_json()["output"][0]["parts"], json!([text_part("Hel")]));
+    assert!(run.cancel().is_err());
+}
+
+#[test]
+fn a_run_exists_for_its_principal_within_its_limits() {
+    let grant = |name: &str, modes: &[&str], root: &str| {
+        let modes = modes.iter().map(|&glob| glob.to_owned()).collect();
+        let limits = TokenLimits { modes, roots: vec![PathBuf::from(root)], ..TokenLimits::default() };
+        SessionGrant::new(Principal::new(name).unwrap(), limits)
+    };
+    let run = run();
+    assert!(run.is_visible(&grant("ana", &[], "/srv")));
+    assert!(!run.is_visible(&grant("bob", &[], "/srv")));
+    assert!(!run.is_visible(&grant("ana", &["coding/qa"], "/srv")));
+    assert!(!run.is_visible(&grant("ana", &[], "/other")));
+}
