@@ -18,7 +18,7 @@ mod limits;
 mod message_routes;
 mod options;
 mod external;
-mod open_session;
+mod shared_session;
 mod prompt;
 mod relay;
 mod remote;
@@ -44,7 +44,7 @@ use crate::principal::SessionGrant;
 use crate::project::{Project, ProjectLoader};
 use crate::session::Sessions;
 use connection::ClientConnection;
-pub use open_session::{OpenSession, OpenSessions, RunningTurn, SharedPorts, next_viewer_id};
+pub use shared_session::{RunningTurn, SharedPorts, SharedSession, SharedSessions, next_viewer_id};
 use wire::ClientWriter;
 
 pub use limits::{UsageError, check_usage};
@@ -79,7 +79,7 @@ pub struct AcpServer {
     /// The environment of the checks that `/tutorial` runs.
     pub checks: CheckVariables,
     /// The open sessions, which the connections of a process share.
-    pub open_sessions: Arc<OpenSessions>,
+    pub open_sessions: Arc<SharedSessions>,
     /// Offers the unstable `session/fork` method.
     pub fork: bool,
     /// Cancelled when the server shuts down: no new turn starts.

@@ -94,7 +94,7 @@ struct WaitingCall {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct IncomingMessage {
+struct CdpMessage {
     id: Option<u64>,
     #[serde(default)]
     result: Value,
@@ -269,7 +269,7 @@ async fn read_message(reader: &mut (impl AsyncBufReadExt + Unpin)) -> std::io::R
 
 /// Passes an answer to its caller, or an event to the sink.
 fn take_message(bytes: &[u8], waiting: &Mutex<WaitingCalls>, events: &dyn EventSink) {
-    let message: IncomingMessage = match serde_json::from_slice(bytes) {
+    let message: CdpMessage = match serde_json::from_slice(bytes) {
         Ok(message) => message,
         Err(error) => return tracing::debug!(%error, "the browser sent a malformed message"),
     };

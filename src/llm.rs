@@ -104,7 +104,10 @@ pub enum StreamEvent {
     Text(String),
     Thought(String),
     ToolUse(ToolUse),
-    Done { stop: ModelStop, usage: Usage },
+    Done {
+        stop: ModelStop,
+        usage: Usage,
+    },
 }
 
 impl StreamEvent {

@@ -34,7 +34,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::acp::{AcpServer, OpenSessions};
+use crate::acp::{AcpServer, SharedSessions};
 use crate::principal::SessionGrant;
 use crate::project::ProjectLoader;
 use crate::session::SessionMetrics;
@@ -81,7 +81,7 @@ pub struct ServeParts {
     pub mcp: McpParts,
     pub projects: Arc<dyn ProjectLoader>,
     /// The sessions that the ACP servers share.
-    pub open_sessions: Arc<OpenSessions>,
+    pub open_sessions: Arc<SharedSessions>,
     /// An empty folder, for requests that name none with a token that has none.
     pub empty_folder: PathBuf,
     pub sessions: Arc<SessionMetrics>,

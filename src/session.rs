@@ -9,7 +9,7 @@ mod child;
 mod recorder;
 mod external;
 mod external_sessions;
-mod live;
+mod session_viewers;
 mod metrics;
 mod naming;
 mod notices;
@@ -25,10 +25,10 @@ mod turn;
 pub mod tutorial;
 mod undo;
 
-pub use live::{LiveSession, SessionViewer, StaleEventsError, TurnFailure, ViewerId};
 pub use metrics::SessionMetrics;
 pub use naming::name_session;
 pub use prompt_error::PromptError;
+pub use session_viewers::{LiveSession, SessionViewer, StaleEventsError, TurnFailure, ViewerId};
 pub use sessions::{
     ModelSource, ReopenedSession, SessionError, SessionOptions, SessionPorts, SessionRoots, SessionSettings, Sessions,
 };

@@ -10,7 +10,7 @@ use agent_client_protocol::v1::schema as acp;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::open_session::{OpenSession, next_viewer_id};
+use super::shared_session::{SharedSession, next_viewer_id};
 use super::updates::{ClientFeatures, MessageIds, Updates};
 use super::wire::ClientWriter;
 use super::{AcpServer, Project, SessionsError, errors};
@@ -53,7 +53,7 @@ pub(super) struct ClientSession {
     /// Shows the events of the session to this client.
     pub(super) viewer: Arc<Updates>,
     /// What all connections share that show the session.
-    pub(super) shared: Arc<OpenSession>,
+    pub(super) shared: Arc<SharedSession>,
     /// How the last turn ended before the session was shown here.
     pub(super) last_end: OnceLock<TurnEnd>,
 }
@@ -120,7 +120,7 @@ impl ClientConnection {
     }
 
     /// Shows a session on this connection from now on. `events` is the number of its events so far.
-    pub(super) fn add(&self, shared: Arc<OpenSession>, events: usize) -> Arc<ClientSession> {
+    pub(super) fn add(&self, shared: Arc<SharedSession>, events: usize) -> Arc<ClientSession> {
         let session = Arc::clone(&shared.session);
         let id = session.id().to_owned();
         let messages = Arc::new(MessageIds::after(events));
@@ -188,7 +188,7 @@ impl ClientConnection {
         }
     }
 
-    /// Ends all tasks after the client has disconnected, and all turns unless they go on without a connection.
+    /// Ends all tasks after the client has disconnected, and all turns unless they outlast it.
     pub(super) async fn end(&self) {
         let open: Vec<_> = self.all_open().drain().map(|(_, open)| open).collect();
         futures::future::join_all(open.iter().map(|open| open.leave(self, self.server.open_sessions.keep_turns())))
@@ -238,7 +238,7 @@ impl ClientSession {
     }
 
     /// Leaves the session: stops showing it on this connection. The last connection also closes it. With `keep_turn`, a
-    /// running turn goes on until it ends.
+    /// running turn continues until it ends.
     async fn leave(&self, connection: &ClientConnection, keep_turn: bool) {
         self.closed.cancel();
         let is_last = self.shared.detach(connection.id);

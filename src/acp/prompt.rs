@@ -6,7 +6,7 @@ use agent_client_protocol::v1::schema as acp;
 
 use super::commands::{self, ParsedPrompt};
 use super::connection::{ClientConnection, ClientSession};
-use super::open_session::{RequestTicket, RunningTurn};
+use super::shared_session::{RequestTicket, RunningTurn};
 use super::stop_reason::stop_reason;
 use super::updates::Updates;
 use super::{content, errors, options};

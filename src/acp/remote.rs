@@ -121,7 +121,7 @@ impl ClientOutput {
 }
 
 /// Connects a client. The future serves it until the last [`ClientInput`] is dropped or `stop` is cancelled. Turns that
-/// outlast the connection go on. When the future ends, all messages are in the [`ClientOutput`].
+/// outlast the connection continue. When the future ends, all messages are in the [`ClientOutput`].
 pub fn connect(
     front: AcpServer,
     stop: CancellationToken,

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::ask::AcpAsker;
 use super::connection::{ClientConnection, ClientSession};
 use super::editor::{self, ClientEditor};
-use super::open_session::OpenSession;
+use super::shared_session::SharedSession;
 use super::stop_reason::stop_reason;
 use super::updates::TURN_STATE;
 use super::{Project, errors, options};
@@ -151,7 +151,7 @@ enum Replay {
 async fn attach(
     connection: &ClientConnection,
     client: &ConnectionTo<Client>,
-    shared: Arc<OpenSession>,
+    shared: Arc<SharedSession>,
     replay: Replay,
 ) -> Result<Arc<ClientSession>, acp::Error> {
     let (session, live) = (Arc::clone(&shared.session), shared.session.live());
@@ -203,7 +203,7 @@ async fn reopen(
     let sessions = connection.sessions().await?;
     let stored = sessions.store().find(&id.0).await.map_err(|error| errors::internal_error(error.to_string()))?;
     let cwd = stored.ok_or_else(|| errors::not_stored(&id.0))?.cwd;
-    let is_shared = |open: &Arc<OpenSession>| open.is_busy() || open.session.live().has_others(connection.id);
+    let is_shared = |open: &Arc<SharedSession>| open.is_busy() || open.session.live().has_others(connection.id);
     if let Some(shared) = open_sessions.find(&id.0).filter(is_shared) {
         return attach(connection, client, shared, replay).await;
     }

@@ -70,7 +70,7 @@ pub(super) struct ClientFeatures {
     pub(super) option_names: bool,
 }
 
-/// Tells a client that a turn has ended whose prompt it did not send.
+/// Notifies a client of the end of a turn whose prompt it did not send.
 pub(super) const TURN_ENDED: &str = "_skein/turn_ended";
 /// Key in `_meta` of the response to `session/load`: whether a turn is running, or how the last one ended.
 pub(super) const TURN_STATE: &str = "_skein/turn";

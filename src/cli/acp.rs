@@ -112,7 +112,7 @@ pub(super) fn run(
             checks: tutorial::check_variables(folders),
             fork: args.unstable_fork,
             draining: CancellationToken::new(),
-            open_sessions: Arc::new(acp::OpenSessions::of_one_client()),
+            open_sessions: Arc::new(acp::SharedSessions::of_one_client()),
         };
         let served = acp::serve(front, std::io::stdin(), std::io::stdout(), started.interrupt()).await;
         served.map_err(|error| CommandError::work(format!("the connection broke: {error}"), "see the log"))

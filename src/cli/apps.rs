@@ -15,7 +15,7 @@ use super::folders::Folders;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::whole_file;
 use crate::services::builtin::apps::{AppLibrary, AppLibraryError, AppListing, AppSummary};
-use browser::BrowserError;
+use browser::OpenBrowserError;
 
 #[derive(Debug, Args)]
 pub(super) struct AppsArgs {
@@ -111,7 +111,7 @@ fn open(library: &AppLibrary, name: &str, json: bool, output: &mut CommandOutput
             Ok(())
         }
         // The path is the answer here.
-        Err(BrowserError::NoDisplay) => {
+        Err(OpenBrowserError::NoDisplay) => {
             output.note(&format!(
                 "there is no display and BROWSER is not set, so nothing was opened; open the file in a browser, or copy it \
                  to a machine that has one with `skein apps export {} FILE`",

@@ -15,7 +15,7 @@ use super::output::{CommandError, CommandOutput, display_line};
 use super::runtime::{self, CommandRuntime, store_failure};
 use super::session_flags::AgentFlags;
 use super::{Global, SandboxFlag, private_files, top_of_mind};
-use crate::acp::{AcpServer, OpenSessions};
+use crate::acp::{AcpServer, SharedSessions};
 use crate::agents::TurnLimits;
 use crate::graph::Plan;
 use crate::lesson::CheckVariables;
@@ -145,7 +145,7 @@ pub(super) fn run(
             cwd: folders.cwd.clone(),
             approval: global.approval,
             fork: args.unstable_fork,
-            open_sessions: Arc::new(OpenSessions::with_timeout(ASK_TIMEOUT)),
+            open_sessions: Arc::new(SharedSessions::with_timeout(ASK_TIMEOUT)),
         };
         let pool = started.runtime.pool().clone();
         let parts = ServeParts {
@@ -187,7 +187,7 @@ struct AcpFront {
     cwd: PathBuf,
     approval: Option<crate::manifest::ApprovalLevel>,
     fork: bool,
-    open_sessions: Arc<OpenSessions>,
+    open_sessions: Arc<SharedSessions>,
 }
 
 impl AcpFront {

@@ -139,7 +139,8 @@ impl<'a> LaunchSettings<'a> {
         let mode = request.select(&plan)?;
         let model = args.speaker.model_or_default(&settings);
         let explicit = args.speaker.model();
-        let models = KnownModels::of(&settings, explicit.as_ref(), args.record_model.clone(), Keys::of(folders), Arc::default());
+        let models =
+            KnownModels::of(&settings, explicit.as_ref(), args.record_model.clone(), Keys::of(folders), Arc::default());
         models.check(&model, &plan)?;
         let roots = args.add_dir.iter().map(|folder| resolve_folder(folder, folders)).collect::<Result<_, _>>()?;
         let named = settings.processor.iter().chain(settings.models.keys()).cloned().collect();

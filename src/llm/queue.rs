@@ -127,7 +127,7 @@ impl RequestQueue {
         let now = Instant::now();
         loop {
             let mut state = self.lock();
-            if let Some(later) = state.blocked_until(now) {
+            if let Some(later) = state.next_start(now) {
                 self.set_timer(&mut state, later);
                 return;
             }
@@ -214,7 +214,7 @@ impl QueueState {
     }
 
     /// Returns when the next request may start, if a pause or a limit per minute forbids it now.
-    fn blocked_until(&mut self, now: Instant) -> Option<Instant> {
+    fn next_start(&mut self, now: Instant) -> Option<Instant> {
         self.paused_until = self.paused_until.filter(|until| *until > now);
         let is_old = |at: &Instant| now.duration_since(*at) >= MINUTE;
         while self.starts.front().is_some_and(is_old) {
@@ -303,19 +303,19 @@ pub(super) struct RequestPlace {
 
 impl RequestPlace {
     /// Notes that the provider began to answer.
-    pub(super) fn accepted(&mut self) {
+    pub(super) fn note_start(&mut self) {
         if !std::mem::replace(&mut self.accepted, true) {
             self.queue.lock().accepted += 1;
         }
     }
 
     /// Notes that the answer is complete and how many tokens it cost.
-    pub(super) fn answered(&mut self, tokens: u64) {
+    pub(super) fn note_answer(&mut self, tokens: u64) {
         self.queue.lock().answer(tokens);
     }
 
     /// Notes that the provider refused the request because there were too many.
-    pub(super) fn refused(&mut self, retry_after: Option<Duration>) {
+    pub(super) fn note_refusal(&mut self, retry_after: Option<Duration>) {
         self.queue.lock().refuse(retry_after);
     }
 }

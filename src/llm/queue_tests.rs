@@ -32,7 +32,7 @@ fn start(waiting: &mut Vec<QueueTicket>, running: &mut Vec<RequestPlace>) {
 }
 
 #[tokio::test]
-async fn a_second_principal_waits_for_at_most_as_many_requests_as_the_limit() {
+async fn a_second_principal_waits_at_most_for_the_limit() {
     let queue = at_most(4);
     let mut crowd: Vec<_> = (0..100).map(|session| queue.enter(&origin("many", session))).collect();
     let mut running = Vec::new();
@@ -65,7 +65,7 @@ async fn sessions_of_one_principal_take_turns() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_dropped_leaves_the_queue_and_gives_its_place_back() {
+async fn a_dropped_request_gives_its_place_back() {
     let queue = at_most(1);
     let running = queue.enter(&origin("one", 0));
     let waiting = queue.enter(&origin("one", 1));
@@ -79,11 +79,11 @@ async fn a_request_that_is_dropped_leaves_the_queue_and_gives_its_place_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_pauses_its_key_for_the_time_that_the_provider_names_and_no_other_key() {
+async fn a_refusal_pauses_only_its_own_key() {
     let queues = RequestQueues::default();
     let (limited, other) = (("http://a/", "key 1"), ("http://a/", "key 2"));
     let make = |(address, key): (&str, &str)| queues.queue(address, Some(key), RequestLimits::default());
-    turn(&mut make(limited).enter(&origin("one", 0))).expect("a place").refused(Some(Duration::from_secs(7)));
+    turn(&mut make(limited).enter(&origin("one", 0))).expect("a place").note_refusal(Some(Duration::from_secs(7)));
     assert!(turn(&mut make(other).enter(&origin("one", 0))).is_some(), "another key goes on");
     let start = Instant::now();
     let mut ticket = make(limited).enter(&origin("one", 0));
@@ -105,7 +105,7 @@ async fn requests_and_tokens_of_a_minute_are_limited() {
     for expected in [0, 0, 60] {
         let mut place = by_tokens.enter(&origin("one", 0)).place().await;
         assert_eq!(start.elapsed().as_secs(), expected);
-        place.answered(600);
+        place.note_answer(600);
     }
 }
 
@@ -123,13 +123,13 @@ async fn the_queue_learns_how_many_requests_a_provider_admits() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 match free.try_acquire() {
                     Ok(_admitted) => {
-                        place.accepted();
+                        place.note_start();
                         tokio::time::sleep(Duration::from_millis(200)).await;
-                        place.answered(10);
+                        place.note_answer(10);
                         return refusals;
                     }
                     Err(_) => {
-                        place.refused(None);
+                        place.note_refusal(None);
                         refusals += 1;
                     }
                 }

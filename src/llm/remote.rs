@@ -30,7 +30,7 @@ use crate::network;
 
 /// Maximum length of a tool name that every provider accepts.
 const MAX_NAME: usize = 64;
-/// How long a request waits in the queue before the user is told.
+/// How long a request waits in the queue before the user gets a notice.
 const QUEUE_NOTICE: Duration = Duration::from_secs(1);
 /// Characters that the model sees again of arguments that are not a JSON object.
 const MAX_WRONG_ARGUMENTS: usize = 1000;
@@ -199,10 +199,10 @@ impl HttpProvider {
         };
         let event = events.next().await?;
         match &event {
-            Err(LlmError::RateLimited { retry_after, .. }) => place.refused(*retry_after),
+            Err(LlmError::RateLimited { retry_after, .. }) => place.note_refusal(*retry_after),
             Err(_) => {}
-            Ok(StreamEvent::Done { usage, .. }) => place.answered(usage.input + usage.output),
-            Ok(_) => place.accepted(),
+            Ok(StreamEvent::Done { usage, .. }) => place.note_answer(usage.input + usage.output),
+            Ok(_) => place.note_start(),
         }
         let is_last = matches!(event, Err(_) | Ok(StreamEvent::Done { .. }));
         Some((event, if is_last { RequestStep::End } else { RequestStep::Answer { events, place } }))

@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::watch;
 
-use super::live::ViewerId;
+use super::session_viewers::ViewerId;
 use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::tool::editor::{Editor, EditorCapabilities, EditorError, Terminal, TerminalCommand};
 use crate::tool::elicit::{Elicitation, ElicitationResponse};

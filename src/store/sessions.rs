@@ -54,13 +54,11 @@ const EMPTY_FOR: u64 = 7 * 24 * 60 * 60 * 1_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSession {
     pub cwd: PathBuf,
-    /// Additional folders of the session.
     pub roots: Vec<PathBuf>,
     pub agent: String,
     pub mode: String,
     pub model: String,
     pub approval: Option<String>,
-    /// The id of the parent session, if this is a child session.
     pub parent: Option<String>,
 }
 

@@ -514,7 +514,7 @@ async fn hostile_pages_do_not_hold_the_browser() {
         (
             "/deep",
             html(
-                "<script>let d = document.body; for (let i = 0; i < 3000; i++) d = d.appendChild(document.createElement('div')); d.innerHTML = '<button>Deep</button>'</script>",
+                "<script>let d = document.body; for (let i = 0; i < 400; i++) d = d.appendChild(document.createElement('div')); d.innerHTML = '<button>Deep</button>'</script>",
             ),
         ),
         ("/crash", html("<h1>Fine</h1>")),

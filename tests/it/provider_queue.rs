@@ -41,7 +41,7 @@ fn prompt_all(sandbox: &Sandbox, model: &ScriptedModel, sessions: usize) {
 }
 
 #[test]
-fn two_hundred_sessions_share_a_provider_that_admits_five_requests() {
+fn two_hundred_sessions_share_five_requests() {
     let sandbox = Sandbox::new();
     let (model, most, _) = narrow_provider();
     prompt_all(&sandbox, &model, 200);
@@ -58,7 +58,7 @@ fn with_a_limit_in_the_config_the_provider_refuses_nothing() {
 }
 
 #[test]
-fn a_session_that_waits_for_the_provider_says_so_and_can_be_cancelled() {
+fn a_waiting_session_says_so_and_can_be_cancelled() {
     let sandbox = Sandbox::new();
     sandbox.write("config/config.yaml", "version: 1\nproviders: {openai: {limits: {concurrency: 1}}}\n");
     let model = ScriptedModel::new(|_| Answer::Hangs("thinking"));

@@ -81,7 +81,7 @@ fn assert_whole(updates: &[Value]) {
 }
 
 #[test]
-fn a_running_session_that_is_loaded_shows_everything_once_and_goes_on() {
+fn a_loaded_running_session_shows_everything_once() {
     // The client loads the session while the question is open, and while the answer streams.
     for at_question in [true, false] {
         let sandbox = Sandbox::new();
@@ -124,7 +124,7 @@ fn a_running_session_that_is_loaded_shows_everything_once_and_goes_on() {
 }
 
 #[test]
-fn a_running_session_that_is_resumed_goes_on_without_its_past() {
+fn a_resumed_running_session_shows_only_what_follows() {
     let sandbox = Sandbox::new();
     let (model, go) = paced_model();
     let mut client = launch(&sandbox, &model);
@@ -144,7 +144,7 @@ fn a_running_session_that_is_resumed_goes_on_without_its_past() {
 }
 
 #[test]
-fn a_second_prompt_is_refused_and_a_cancel_ends_the_turn_after_a_load() {
+fn a_loaded_turn_refuses_prompts_and_can_be_cancelled() {
     let sandbox = Sandbox::new();
     let (model, _go) = paced_model();
     let mut client = launch(&sandbox, &model);

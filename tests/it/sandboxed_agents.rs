@@ -243,7 +243,7 @@ fn inside(name: &str, peer: Peer) -> Peer {
 }
 
 #[test]
-fn agents_of_providers_start_inside_the_profiles_of_their_examples() {
+fn agents_of_providers_start_in_their_example_profiles() {
     if !full_tests() {
         return;
     }
@@ -255,7 +255,7 @@ fn agents_of_providers_start_inside_the_profiles_of_their_examples() {
 }
 
 #[test]
-fn programs_of_providers_run_inside_the_profiles_of_their_examples() {
+fn programs_of_providers_run_in_their_example_profiles() {
     if !full_tests() {
         return;
     }

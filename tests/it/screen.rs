@@ -266,9 +266,7 @@ async fn a_window_is_listed_seen_and_clicked() {
     assert!(listed.starts_with("1 window\nUntrusted data") && listed.contains(&line), "{listed}");
     let seen = desk.call("see_screen", json!({"window": id})).await;
     assert!(seen.all_text().contains("300 x 200 pixels at 100, 50"), "{}", seen.all_text());
-    assert!(
-        seen.content.iter().any(|part| matches!(part, Content::Image { mime, .. } if mime == "image/png"))
-    );
+    assert!(seen.content.iter().any(|part| matches!(part, Content::Image { mime, .. } if mime == "image/png")));
     let picture = X11Screen::connect(&server.display).unwrap().picture(Some(window.id)).unwrap();
     let pixel = |x: usize, y: usize| picture.pixels[(y * 300 + x) * 4..][..4].to_vec();
     assert_eq!((pixel(15, 15), pixel(100, 100)), (vec![0, 255, 0, 255], vec![255, 0, 0, 255]));

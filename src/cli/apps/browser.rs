@@ -25,7 +25,7 @@ const DESKTOP: [&str; 8] = [
 
 /// Why no browser was opened.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum BrowserError {
+pub(super) enum OpenBrowserError {
     #[error("there is no display, and BROWSER is not set")]
     NoDisplay,
     #[error("no program of BROWSER can be started: {tried}")]
@@ -40,7 +40,7 @@ pub(super) fn open(
     file: &Path,
     variable: &dyn Fn(&str) -> Option<String>,
     is_macos: bool,
-) -> Result<String, BrowserError> {
+) -> Result<String, OpenBrowserError> {
     let mut tried = Vec::new();
     for words in candidates(file, variable, is_macos)? {
         let Some((program, arguments)) = words.split_first() else { continue };
@@ -49,7 +49,7 @@ pub(super) fn open(
             Err(error) => tried.push(format!("{program} ({error})")),
         }
     }
-    Err(BrowserError::NoProgram { tried: tried.join(", ") })
+    Err(OpenBrowserError::NoProgram { tried: tried.join(", ") })
 }
 
 /// Returns the command lines to try, each with the file.
@@ -57,7 +57,7 @@ fn candidates(
     file: &Path,
     variable: &dyn Fn(&str) -> Option<String>,
     is_macos: bool,
-) -> Result<Vec<Vec<String>>, BrowserError> {
+) -> Result<Vec<Vec<String>>, OpenBrowserError> {
     let file = file.to_string_lossy().into_owned();
     if let Some(browsers) = variable("BROWSER") {
         let command = |line: &str| {
@@ -73,7 +73,7 @@ fn candidates(
     match (is_macos, has_display) {
         (true, _) => Ok(vec![vec!["open".to_owned(), file]]),
         (false, true) => Ok(vec![vec!["xdg-open".to_owned(), file]]),
-        (false, false) => Err(BrowserError::NoDisplay),
+        (false, false) => Err(OpenBrowserError::NoDisplay),
     }
 }
 
@@ -93,9 +93,9 @@ fn start(program: &str, arguments: &[String]) -> std::io::Result<Child> {
 }
 
 /// Waits for a program that reports a failure. A program that ends well or runs on has opened the file.
-fn wait(mut child: Child, program: &str) -> Result<String, BrowserError> {
+fn wait(mut child: Child, program: &str) -> Result<String, OpenBrowserError> {
     let begun = Instant::now();
-    let failed = |status: String| BrowserError::Failed { program: program.to_owned(), status };
+    let failed = |status: String| OpenBrowserError::Failed { program: program.to_owned(), status };
     while begun.elapsed() < PATIENCE {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return Ok(program.to_owned()),

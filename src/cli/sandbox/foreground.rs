@@ -1,4 +1,4 @@
-//! Hands the terminal to the command of `skein sandbox` and takes it back.
+//! Gives the terminal to the command of `skein sandbox`, and then to Skein again.
 
 use std::io::{self, IsTerminal as _};
 

@@ -43,7 +43,7 @@ pub struct SingleSandbox {
 }
 
 impl SingleSandbox {
-    /// Starts a sandbox. This process must have one thread. `context` is called when the copy has work of its own. Returns
+    /// Starts a sandbox. This process must have one thread. `context` is called when the copy has other work. Returns
     /// `None` if only a [`SandboxProcess`] can enforce the profile here: it has a network, or the machine lacks a layer.
     /// Fails if the profile is required and this machine cannot enforce it.
     ///

@@ -13,7 +13,7 @@ use super::asker::RunAsker;
 use super::errors::RestError;
 use super::messages::{self, InputMessage};
 use super::run::{AgentRun, RunOwner};
-use crate::acp::{AcpServer, OpenSession, OpenSessions, RunningTurn, next_viewer_id};
+use crate::acp::{AcpServer, RunningTurn, SharedSession, SharedSessions, next_viewer_id};
 use crate::agents::{Notifier, TurnEnd};
 use crate::conversation::Content;
 use crate::orchestrator::{Orchestrator, PromptOptions};
@@ -192,7 +192,7 @@ impl RunOpening<'_> {
         SessionLauncher::in_mode(mode, sessions, project, self.server.approval)
     }
 
-    async fn create(&self, uuid: &str, project: Project, folder: &Path) -> Result<Arc<OpenSession>, RestError> {
+    async fn create(&self, uuid: &str, project: Project, folder: &Path) -> Result<Arc<SharedSession>, RestError> {
         let launcher = self.launcher(project);
         let ports = self.server.open_sessions.ports();
         let roots = SessionRoots { cwd: folder.to_owned(), roots: Vec::new() };
@@ -203,7 +203,7 @@ impl RunOpening<'_> {
 
     /// Opens a stored session in the mode of the run. If other clients show the session, the run joins them. The caller
     /// has locked the session. Fails if a turn runs.
-    async fn reopen(&self, id: &str) -> Result<Arc<OpenSession>, RestError> {
+    async fn reopen(&self, id: &str) -> Result<Arc<SharedSession>, RestError> {
         let open_sessions = &self.server.open_sessions;
         if let Some(open) = open_sessions.find(id) {
             if open.is_busy() {
@@ -233,8 +233,8 @@ struct RunTurn {
     run: Arc<AgentRun>,
     /// The run as a client that shows the session.
     viewer: ViewerId,
-    open: Arc<OpenSession>,
-    open_sessions: Arc<OpenSessions>,
+    open: Arc<SharedSession>,
+    open_sessions: Arc<SharedSessions>,
     orchestrator: Orchestrator,
     token: Arc<ActiveToken>,
 }

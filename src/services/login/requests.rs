@@ -25,7 +25,7 @@ pub(super) struct LoginClient {
 }
 
 /// The status and the body of an answer.
-pub(super) struct Answer {
+pub(super) struct LoginAnswer {
     pub(super) status: StatusCode,
     pub(super) body: Vec<u8>,
 }
@@ -72,7 +72,7 @@ impl LoginClient {
         part: &'static str,
         url: &Url,
         body: &serde_json::Value,
-    ) -> Result<Answer, LoginError> {
+    ) -> Result<LoginAnswer, LoginError> {
         let request = self.http.post(url.clone()).header("accept", "application/json");
         self.send(part, request.header("content-type", "application/json").body(body.to_string())).await
     }
@@ -84,7 +84,7 @@ impl LoginClient {
         url: &Url,
         client: &ClientRegistration,
         fields: &[(&str, &str)],
-    ) -> Result<Answer, LoginError> {
+    ) -> Result<LoginAnswer, LoginError> {
         let request = self.http.post(url.clone()).header("accept", "application/json");
         let request = match (client.authentication, &client.client_secret) {
             (ClientAuthentication::ClientSecretBasic, Some(secret)) => {
@@ -110,7 +110,7 @@ impl LoginClient {
         Ok(Some(headers.filter_map(|value| Some(value.to_str().ok()?.to_owned())).collect()))
     }
 
-    async fn send(&self, part: &'static str, request: RequestBuilder) -> Result<Answer, LoginError> {
+    async fn send(&self, part: &'static str, request: RequestBuilder) -> Result<LoginAnswer, LoginError> {
         let unreachable = |error| LoginError::Unreachable { part, reason: reason(error) };
         let mut response = request.send().await.map_err(unreachable)?;
         let status = response.status();
@@ -122,7 +122,7 @@ impl LoginClient {
                 return Err(LoginError::Invalid { part, problem });
             }
         }
-        Ok(Answer { status, body })
+        Ok(LoginAnswer { status, body })
     }
 }
 
@@ -141,7 +141,7 @@ fn form(client: &ClientRegistration, fields: &[(&str, &str)]) -> String {
     form.finish()
 }
 
-impl Answer {
+impl LoginAnswer {
     /// Returns the body of a success as JSON. Fails with the server's error code, and never quotes the body.
     pub(super) fn json<T: DeserializeOwned>(&self, part: &'static str) -> Result<T, LoginError> {
         if !self.status.is_success() {
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn failure_shows_a_code_and_never_the_body() {
-        let answer = |status: u16, body: &str| Answer {
+        let answer = |status: u16, body: &str| LoginAnswer {
             status: StatusCode::from_u16(status).unwrap(),
             body: body.as_bytes().to_vec(),
         };

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::discovery::client_for;
-use super::requests::{Answer, LoginClient};
+use super::requests::{LoginAnswer, LoginClient};
 use super::{ClientRegistration, LoginError, StoredLogin};
 use crate::clock;
 
@@ -84,7 +84,7 @@ pub async fn revoke(login: &StoredLogin) -> Result<bool, LoginError> {
     let refresh = login.refresh_token.as_deref().map(|token| (token, "refresh_token"));
     for (token, kind) in refresh.into_iter().chain([(login.access_token.as_str(), "access_token")]) {
         let fields = [("token", token), ("token_type_hint", kind)];
-        let Answer { status, .. } = http.post_form(REVOCATION, &endpoint, &login.client, &fields).await?;
+        let LoginAnswer { status, .. } = http.post_form(REVOCATION, &endpoint, &login.client, &fields).await?;
         if !status.is_success() {
             let answer = format!("HTTP {}", status.as_u16());
             return Err(LoginError::Unexpected { part: REVOCATION, answer });
@@ -93,7 +93,7 @@ pub async fn revoke(login: &StoredLogin) -> Result<bool, LoginError> {
     Ok(true)
 }
 
-fn token_set(answer: &Answer) -> Result<TokenSet, LoginError> {
+fn token_set(answer: &LoginAnswer) -> Result<TokenSet, LoginError> {
     let answer: TokenAnswer = answer.json(ENDPOINT)?;
     let invalid = |problem: &str| LoginError::Invalid { part: ENDPOINT, problem: problem.to_owned() };
     if !answer.token_type.eq_ignore_ascii_case("bearer") {
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     fn tokens(body: &Value) -> Result<TokenSet, LoginError> {
-        token_set(&Answer { status: StatusCode::OK, body: body.to_string().into_bytes() })
+        token_set(&LoginAnswer { status: StatusCode::OK, body: body.to_string().into_bytes() })
     }
 
     #[test]

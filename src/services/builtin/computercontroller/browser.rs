@@ -24,7 +24,7 @@ use call_frame::CallFrame;
 use downloads::keep_download;
 use page_events::PageEnd;
 pub(super) use program::BrowserSetup;
-use program::{OWN_HOSTS, BrowserLimits, ChromiumProcess, HEIGHT, WIDTH};
+use program::{BrowserLimits, ChromiumProcess, HEIGHT, OWN_HOSTS, WIDTH};
 use view::{AxNode, ElementRefs, FrameTree, show_tree};
 
 use crate::cdp::CdpError;

@@ -23,19 +23,19 @@ pub fn next_viewer_id() -> ViewerId {
 
 /// The open sessions that connections share.
 #[derive(Debug)]
-pub struct OpenSessions {
-    sessions: Mutex<HashMap<String, Weak<OpenSession>>>,
+pub struct SharedSessions {
+    sessions: Mutex<HashMap<String, Weak<SharedSession>>>,
     locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     ask_timeout: Duration,
 }
 
-impl OpenSessions {
+impl SharedSessions {
     /// Creates the sessions of a process with one client. A turn ends with the connection.
     pub fn of_one_client() -> Self {
         Self::with_timeout(Duration::ZERO)
     }
 
-    /// Creates the sessions of a server. A turn goes on without a connection, and its questions wait this long for one.
+    /// Creates the sessions of a server. A turn outlasts its connection, and its questions wait this long for one.
     pub fn with_timeout(ask_timeout: Duration) -> Self {
         Self { sessions: Mutex::default(), locks: Mutex::default(), ask_timeout }
     }
@@ -45,7 +45,7 @@ impl OpenSessions {
         self.ask_timeout
     }
 
-    /// Returns true if a turn goes on when its last connection has ended.
+    /// Returns true if a turn outlasts its last connection.
     pub(super) fn keep_turns(&self) -> bool {
         !self.ask_timeout.is_zero()
     }
@@ -55,9 +55,9 @@ impl OpenSessions {
         SharedPorts { asker: Arc::new(SharedAsker::new(self.ask_timeout)), editor: Arc::default() }
     }
 
-    pub fn add(&self, session: Arc<Session>, project: Project, ports: SharedPorts) -> Arc<OpenSession> {
+    pub fn add(&self, session: Arc<Session>, project: Project, ports: SharedPorts) -> Arc<SharedSession> {
         let id = session.id().to_owned();
-        let open = Arc::new(OpenSession {
+        let open = Arc::new(SharedSession {
             session,
             project: Mutex::new(project),
             reload_problem: Mutex::default(),
@@ -73,7 +73,7 @@ impl OpenSessions {
     }
 
     /// Returns the open session `id`. `None` if it is not open.
-    pub fn find(&self, id: &str) -> Option<Arc<OpenSession>> {
+    pub fn find(&self, id: &str) -> Option<Arc<SharedSession>> {
         lock(&self.sessions).get(id)?.upgrade()
     }
 
@@ -95,7 +95,7 @@ impl OpenSessions {
     }
 
     /// Ends a session that no connection shows any more: cancels its turn, waits for its end and closes the session.
-    pub async fn close(&self, open: &OpenSession) {
+    pub async fn close(&self, open: &SharedSession) {
         lock(&self.sessions).remove(open.session.id());
         open.interrupt().await;
         open.session.close();
@@ -123,7 +123,7 @@ impl SharedPorts {
 }
 
 /// A session that is open in this process.
-pub struct OpenSession {
+pub struct SharedSession {
     pub session: Arc<Session>,
     /// What applies in the session's folder since the last time its files changed.
     project: Mutex<Project>,
@@ -159,7 +159,7 @@ impl RequestTicket {
     }
 }
 
-impl OpenSession {
+impl SharedSession {
     pub(super) fn project(&self) -> Project {
         lock(&self.project).clone()
     }
@@ -181,7 +181,7 @@ impl OpenSession {
         };
         if *lock(&self.reload_problem) != problem {
             if let Some(problem) = &problem {
-                let notice = format!("the changed files are not used, the session goes on as before: {problem}");
+                let notice = format!("the changed files are not used, and the session stays as it was: {problem}");
                 self.session.queue_notice(Notice::new(notice));
             }
             *lock(&self.reload_problem) = problem;
@@ -249,15 +249,15 @@ impl OpenSession {
     }
 }
 
-impl std::fmt::Debug for OpenSession {
+impl std::fmt::Debug for SharedSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OpenSession").field("session", &self.session).finish_non_exhaustive()
+        f.debug_struct("SharedSession").field("session", &self.session).finish_non_exhaustive()
     }
 }
 
 /// A guard for a running turn. Dropping it ends the turn.
 pub struct RunningTurn {
-    open: Arc<OpenSession>,
+    open: Arc<SharedSession>,
     turn: TurnTokens,
     ended: Option<DropGuard>,
 }

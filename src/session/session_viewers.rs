@@ -239,5 +239,5 @@ impl std::fmt::Debug for LiveSession {
 }
 
 #[cfg(test)]
-#[path = "live_tests.rs"]
+#[path = "session_viewers_tests.rs"]
 mod tests;
