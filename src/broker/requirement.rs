@@ -21,11 +21,14 @@ pub trait RequirementPublisher: std::fmt::Debug + Send + Sync {
     fn publish(&self, source: RequirementSource, form: AddressForm) -> Result<RequirementOffer, RequirementError>;
 }
 
+/// A binding, and the catalog that it shows.
+type CatalogBinding = (Arc<Catalog>, Arc<Binding>);
+
 /// Makes the bindings of required services for one session in one mode. The session's binding holds it.
 pub(super) struct RequirementBinder {
     base: BindingBase,
     /// The bindings so far, with the catalog that each shows.
-    bindings: Mutex<HashMap<ServiceName, (Arc<Catalog>, Arc<Binding>)>>,
+    bindings: Mutex<HashMap<ServiceName, CatalogBinding>>,
 }
 
 impl RequirementBinder {

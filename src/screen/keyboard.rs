@@ -34,8 +34,8 @@ impl KeyTable {
 
     /// Returns a key without symbols. The last one is least likely to matter.
     fn spare(&self) -> Option<u8> {
-        let keys = self.symbols.chunks_exact(self.per_key);
-        let index = keys.enumerate().filter(|(_, key)| key.iter().all(|symbol| *symbol == 0)).last()?.0;
+        let mut keys = self.symbols.chunks_exact(self.per_key).enumerate();
+        let index = keys.rfind(|(_, key)| key.iter().all(|symbol| *symbol == 0))?.0;
         self.code(index)
     }
 

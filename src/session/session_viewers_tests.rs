@@ -80,11 +80,13 @@ fn attach(live: &LiveSession, id: u64, stored: &[Event], replay: bool) -> Arc<Sc
     screen
 }
 
+type TurnStep = Box<dyn Fn(&LiveSession)>;
+
 /// Whenever a viewer attaches, it shows each piece of the turn once and in order.
 #[test]
 fn a_viewer_that_attaches_at_any_moment_shows_everything_once() {
     let before = [message(Role::User, "earlier. ")];
-    let steps: Vec<Box<dyn Fn(&LiveSession)>> = vec![
+    let steps: Vec<TurnStep> = vec![
         Box::new(|live| live.log(message(Role::User, "prompt. "))),
         Box::new(|live| live.status(text("one "))),
         Box::new(|live| live.status(text("two. "))),

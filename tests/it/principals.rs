@@ -487,7 +487,7 @@ async fn sessions_and_turns_are_counted_for_their_token() {
     let error = server.create(&sessions, "goose/planner").await.expect_err("one too many");
     assert!(matches!(error, SessionError::Grant(GrantError::Sessions { limit: 2 })), "{error}");
     let turn = first.begin().expect("a turn");
-    let error = second.begin().err().expect("one too many");
+    let error = second.begin().expect_err("one too many");
     assert!(matches!(error, PromptError::Grant(GrantError::Turns { limit: 1 })), "{error}");
     // A child session belongs to the turn of its parent.
     let child = first.child(mode_id("goose/planner"), |asker| asker, None, None).await.expect("a child");

@@ -315,6 +315,7 @@ fn a_server_that_is_asked_to_end_ends() {
     assert!(begun.elapsed() < PATIENCE, "nothing is running");
 }
 
+#[expect(clippy::disallowed_methods, reason = "the test ends the task itself")]
 #[tokio::test]
 async fn http2_works_without_tls() {
     let sandbox = Sandbox::new();

@@ -326,6 +326,7 @@ fn runs_and_sessions_of_others_do_not_exist() {
 }
 
 /// The story of `tests/python/rest_client.py`: what a program with the protocol's own client gets.
+#[expect(clippy::disallowed_methods, reason = "another program, which talks to the one under test")]
 #[test]
 fn the_python_client_plays_the_story() {
     if !full_tests() {

@@ -44,6 +44,7 @@ async fn connect(
     TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
 }
 
+#[expect(clippy::disallowed_methods, reason = "the test ends the tasks itself")]
 #[tokio::test]
 async fn tls_serves_http1_and_http2() {
     let sandbox = Sandbox::new();

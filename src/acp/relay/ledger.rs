@@ -166,12 +166,12 @@ impl SessionLedger {
 
     /// Finds a piece from `next` on that has the beginning of this text. Returns its index, and how much the editor has.
     fn find_piece(&self, sought: &MessageText, next: usize) -> Option<(usize, usize)> {
-        let candidates = self.pieces.iter().enumerate().skip(next).filter(|(_, piece)| piece.kind == sought.kind);
+        let mut candidates = self.pieces.iter().enumerate().skip(next).filter(|(_, piece)| piece.kind == sought.kind);
         if let Some((index, _)) = candidates.clone().find(|(_, piece)| piece.text == sought.text) {
             return Some((index, sought.text.len()));
         }
         // Only the last text can be incomplete.
-        let (index, last) = candidates.last()?;
+        let (index, last) = candidates.next_back()?;
         if sought.text.starts_with(&last.text) {
             return Some((index, last.text.len()));
         }

@@ -64,7 +64,7 @@ pub(super) fn run(
         CommandError::work(format!("{} cannot be written: {error}", file.display()), "check the folder's permissions")
     })?;
     let sandbox = plan.agent_sandbox(&entry.manifest.name);
-    let starts = [&[command.clone()], arguments.as_slice()].concat().join(" ");
+    let starts = [std::slice::from_ref(&command), arguments.as_slice()].concat().join(" ");
     if json {
         output.json(&json!({
             "agent": name, "file": shown, "starts": starts, "program": program, "sandbox": profile_json(sandbox),

@@ -262,7 +262,7 @@ enum LoginState {
     /// The login belongs to another origin and is not used.
     OtherAddress,
     Expired,
-    Valid(KeyLocation, StoredLogin),
+    Valid(KeyLocation, Box<StoredLogin>),
     Unreadable(String),
 }
 
@@ -277,7 +277,7 @@ impl<'a> LoginStates<'a> {
             Ok(None) => LoginState::None,
             Ok(Some((_, login))) if !login.is_for(&url) => LoginState::OtherAddress,
             Ok(Some((_, login))) if login.is_due() && login.refresh_token.is_none() => LoginState::Expired,
-            Ok(Some((location, login))) => LoginState::Valid(location, login),
+            Ok(Some((location, login))) => LoginState::Valid(location, Box::new(login)),
             Err(error) => LoginState::Unreadable(format!("{error:#}")),
         }
     }

@@ -70,7 +70,10 @@ fn absolute_url(url: &str, config: &[GitVariable<'_>], work_tree: &Path) -> Opti
     let is_absolute = base.starts_with('/') || base.contains(':');
     let mut base = base.trim_end_matches('/');
     let (mut rest, mut separator) = (url, '/');
-    while is_absolute {
+    if !is_absolute {
+        return None;
+    }
+    loop {
         if let Some(shorter) = rest.strip_prefix("../") {
             let end = base.rfind('/').or_else(|| base.rfind(':'))?;
             separator = if base[end..].starts_with(':') { ':' } else { '/' };
@@ -81,7 +84,6 @@ fn absolute_url(url: &str, config: &[GitVariable<'_>], work_tree: &Path) -> Opti
             return Some(format!("{base}{separator}{}", rest.trim_end_matches('/')));
         }
     }
-    None
 }
 
 /// Quotes a value of a config. `None` if it has characters that no URL has.

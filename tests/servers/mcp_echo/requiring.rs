@@ -51,7 +51,7 @@ impl RequiredServices {
                 while !Path::new(arguments["after"].as_str().unwrap_or_default()).exists() {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                let answer = connections.ask(&role, &arguments).map_or_else(Value::from, |answer| answer);
+                let answer = connections.ask(&role, &arguments).unwrap_or_else(Value::from);
                 append(arguments["file"].as_str().unwrap_or_default(), &answer.to_string());
             }
             "connect_again" => match spawn(&role) {

@@ -437,7 +437,7 @@ mod tests {
             let values = (1..=count).map(|id| {
                 let at = id as usize - 1;
                 let children: Vec<u32> = [id * 2, id * 2 + 1].into_iter().filter(|child| *child <= count).collect();
-                node(id, (id > 1).then(|| id / 2), roles[at], &names[at], &children)
+                node(id, (id > 1).then_some(id / 2), roles[at], &names[at], &children)
             });
             let mut refs = ElementRefs::default();
             let text = show_tree(&nodes(values.collect()), &[], &mut refs);
