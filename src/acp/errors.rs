@@ -16,6 +16,15 @@ pub(super) fn invalid_request(problem: impl Into<String>) -> acp::Error {
     error(acp::ErrorCode::InvalidRequest, problem)
 }
 
+/// The `reason` in the data of [`busy`], for clients that must recognize it.
+pub(super) const BUSY: &str = "busy";
+
+/// A turn runs in the session already.
+pub(super) fn busy() -> acp::Error {
+    let problem = "the session is still busy with the prompt before; cancel it, or wait";
+    invalid_request(problem).data(serde_json::json!({"reason": BUSY}))
+}
+
 pub(super) fn internal_error(problem: impl Into<String>) -> acp::Error {
     error(acp::ErrorCode::InternalError, problem)
 }

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Value, json};
 
+use super::errors::BUSY;
 use super::updates::TURN_ENDED;
 use ledger::SessionLedger;
 use questions::{EditorQuestion, SentAnswer};
@@ -23,8 +24,6 @@ use reconnect::TurnOutcome;
 const INTERNAL_ERROR: i64 = -32603;
 /// Largest message that the server takes.
 const MAX_MESSAGE: usize = 16 << 20;
-/// Part of the error of a prompt for a session that is busy.
-const BUSY: &str = "still busy";
 
 /// A message that the caller must send.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -381,7 +380,7 @@ impl EditorRelay {
         };
         if self.pending[at].adopted {
             // A prompt was sent again while its turn was running already.
-            if message["error"]["message"].as_str().is_some_and(|problem| problem.contains(BUSY)) {
+            if message["error"]["data"]["reason"] == BUSY {
                 return;
             }
         }

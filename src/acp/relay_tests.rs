@@ -162,7 +162,7 @@ impl PlayedServer {
             Some("session/list") => answer(json!({"sessions": []})),
             Some("session/load") => self.load(&id),
             Some("session/prompt") if self.is_prompted => {
-                let error = json!({"code": -32600, "message": "the session is still busy"});
+                let error = json!({"code": -32600, "message": "still busy", "data": {"reason": "busy"}});
                 self.out.push_back(json!({"jsonrpc": "2.0", "id": id, "error": error}));
             }
             Some("session/prompt") => {

@@ -201,9 +201,7 @@ impl SharedSession {
     /// Marks the session as busy as soon as its prompt is read, so that a cancel right after it finds the turn. Fails
     /// if a turn is running.
     pub(super) fn begin(self: &Arc<Self>) -> Result<RunningTurn, acp::Error> {
-        self.try_begin().ok_or_else(|| {
-            errors::invalid_request("the session is still busy with the prompt before; cancel it, or wait")
-        })
+        self.try_begin().ok_or_else(errors::busy)
     }
 
     /// Marks the session as busy. `None` if a turn is running.
