@@ -503,18 +503,10 @@ async fn hostile_pages_do_not_hold_the_browser() {
         ("/dialogs", html("<h1>Dialogs</h1><script>alert('one'); document.title = String(confirm('sure?'));</script>")),
         ("/leave", html("<h1>Stay</h1><button>Touch</button><script>onbeforeunload = () => 'stay'</script>")),
         ("/popup", html("<button onclick=\"window.open('/other'); window.open('/other')\">Open</button>")),
-        ("/close", html("<h1>Closing</h1><button onclick=\"window.close()\">Close</button>")),
-        ("/loop", html("<script>for (;;) alert('again')</script>")),
         (
             "/huge",
             html(
                 "<h1>Huge</h1><script>let t = ''; for (let i = 0; i < 60000; i++) t += '<p>row ' + i; document.body.innerHTML = t;</script>",
-            ),
-        ),
-        (
-            "/deep",
-            html(
-                "<script>let d = document.body; for (let i = 0; i < 400; i++) d = d.appendChild(document.createElement('div')); d.innerHTML = '<button>Deep</button>'</script>",
             ),
         ),
         ("/crash", html("<h1>Fine</h1>")),
@@ -536,15 +528,6 @@ async fn hostile_pages_do_not_hold_the_browser() {
     let huge = visit.open(&site, "/huge").await;
     assert!(huge.contains("so this is its text without references") && huge.contains("row 3"), "{}", huge.len());
     assert!(huge.len() < 120_000, "{}", huge.len());
-    let deep = visit.open(&site, "/deep").await;
-    assert!(deep.contains("button \"Deep\" [e"), "{deep}");
-    let looped = visit.refusal("browse", json!({"url": site.url("/loop")})).await;
-    assert!(looped.contains("the page opened more than 30 dialogs, so the browser was closed"), "{looped}");
-    let view = visit.open(&site, "/close").await;
-    let close = json!({"actions": [{"do": "click", "ref": reference(&view, "Close")}]});
-    let outcome = visit.call("computercontroller__browse_act", close).await;
-    let text = outcome.all_text();
-    assert!(!outcome.is_error || text.contains("the page closed itself, so the browser was closed"), "{text}");
     let view = visit.open(&site, "/ok").await;
     assert!(view.contains("heading \"All right\""), "{view}");
     visit.end().await;

@@ -777,6 +777,8 @@ fn a_session_is_picked_from_those_of_the_folder() {
     for prompt in ["about apples", "about pears"] {
         let terminal = talking(&sandbox, &model, SIZE, &[prompt]);
         terminal.shows(TOOK);
+        // Before the prompt waits for keys, the terminal itself would take Ctrl-D.
+        eventually("the prompt waits", || terminal.screen().trim_end().ends_with('›'));
         terminal.press(&["C-d"]);
         terminal.shows("[exit 0]");
     }
