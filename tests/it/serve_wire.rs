@@ -111,7 +111,6 @@ mod connect {
             a_server_of_the_client_runs_as_it_was_given,
             a_server_of_the_client_is_bound_where_the_mode_asks_for_it,
             a_server_that_cannot_start_is_told_and_the_session_works,
-            a_server_that_is_slow_to_start_holds_up_nobody_else,
             what_a_mode_does_without_is_told_when_it_is_entered,
             every_session_has_the_servers_it_came_with_for_itself,
             a_prompt_of_a_server_is_a_command,
