@@ -118,13 +118,23 @@ const stories = {
 
   // Two apps side by side: what one keeps the other does not see.
   async storage(page, [one, other]) {
+    const said = () => page.frameLocator("iframe").locator("#said:not(:empty)").textContent();
+    // The frame sends what it keeps to its host, which may be another process: wait until the host has it.
+    const stored = async () => {
+      const kept = await page.frames()[1].evaluate(() =>
+        JSON.stringify(Array.from(localStorage, (_, index) => {
+          const key = localStorage.key(index);
+          return [key, localStorage.getItem(key)];
+        })));
+      await page.waitForFunction((kept) => Object.values(localStorage).includes(kept), kept);
+    };
     await page.goto(one);
-    const said = page.frameLocator("iframe").locator("#said");
-    const seen = { first: await said.textContent() };
+    const seen = { first: await said() };
+    await stored();
     await page.reload();
-    seen.again = await said.textContent();
+    seen.again = await said();
     await page.goto(other);
-    seen.other = await said.textContent();
+    seen.other = await said();
     return seen;
   },
 
