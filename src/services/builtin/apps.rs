@@ -74,7 +74,7 @@ struct CreateApp {
     /// Preferred height in CSS pixels
     #[schemars(range(min = 100, max = 4000))]
     height: Option<u32>,
-    /// Origins it may reach, e.g. https://api.example.com. Only on the user's request
+    /// Origins it may reach, e.g. `https://api.example.com`. Only on the user's request
     #[serde(default)]
     #[schemars(length(max = 8))]
     network: Vec<String>,

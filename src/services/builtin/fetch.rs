@@ -75,7 +75,7 @@ pub enum FetchSettingsError {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FetchUrl {
-    /// Whole http(s) URL, e.g. https://example.com/page
+    /// Whole http(s) URL, e.g. `https://example.com/page`
     #[schemars(length(min = 1, max = 8000))]
     url: String,
     /// Default: markdown
