@@ -14,6 +14,7 @@ mod elicit;
 mod errors;
 mod tool_output;
 mod initialize;
+mod limited_client;
 mod limits;
 mod message_routes;
 mod options;
@@ -47,9 +48,10 @@ use connection::ClientConnection;
 pub use shared_session::{RunningTurn, SharedPorts, SharedSession, SharedSessions, next_viewer_id};
 use wire::ClientWriter;
 
+pub use editor::SANDBOX;
 pub use limits::{UsageError, check_usage};
 pub use message_routes::{IncomingMessage, MessageStream, OutgoingMessage, Response, StreamRoutes};
-pub use relay::{EditorRelay, RelayOutput};
+pub use relay::{EditorRelay, RelayOutput, TerminalCall};
 pub use remote::{ClientInput, ClientOutput, OutputMeter, connect};
 
 /// How long a client that has closed its side may take to read the remaining output.

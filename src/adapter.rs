@@ -1,6 +1,9 @@
 //! Serves bindings to other programs as MCP servers. Owns no session; a connection ends with the offer it uses.
 
 pub mod attach;
+mod call_results;
+pub(crate) mod client_asker;
+mod client_calls;
 pub mod export;
 pub mod http_endpoint;
 pub mod requirement_server;

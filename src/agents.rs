@@ -9,6 +9,7 @@ mod compaction;
 mod context;
 mod exchange;
 mod history;
+mod inner_calls;
 mod join;
 mod judge;
 mod models;
@@ -83,7 +84,8 @@ pub enum Event {
     },
     ToolStarted {
         call: ToolUse,
-        /// The caller, as `agent/mode`, if it is not the model of this session.
+        /// The caller, if it is not the model of this session: the mode of a delegated task as `agent/mode`, or the
+        /// services that call a service that they require.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
     },

@@ -225,13 +225,54 @@ impl Broker {
         Self { plan, loosest: limits.approval, is_foreign: !grant.principal().is_local(), ..self.clone() }
     }
 
+    /// Returns the same broker within the limits of a second token, for the turns that it begins: only modes that both
+    /// tokens admit exist, and no call has a looser approval level than either admits.
+    #[must_use]
+    pub fn narrow_to(&self, grant: &SessionGrant) -> Self {
+        let limits = grant.limits();
+        let plan = match limits.modes.is_empty() {
+            true => Arc::clone(&self.plan),
+            false => {
+                let mut modes: Vec<_> = self
+                    .plan
+                    .selectable_modes()
+                    .flat_map(|(agent, modes)| {
+                        let name = &agent.manifest.name;
+                        modes.into_iter().map(move |mode| ModeId::new(name.clone(), mode.mode.slug.clone()))
+                    })
+                    .filter(|mode| limits.admits_mode(mode))
+                    .map(|mode| mode.to_string())
+                    .collect();
+                if modes.is_empty() {
+                    // An empty list would admit all modes, and no mode has this name.
+                    modes.push(String::new());
+                }
+                Arc::new(self.plan.restrict_to(&modes))
+            }
+        };
+        let loosest = limits.approval.map_or(self.loosest, |level| Some(self.tighten(level)));
+        Self { plan, loosest, ..self.clone() }
+    }
+
     /// Returns the rules for a session in this folder: from the configs, and those given at launch.
     pub fn rules(&self, cwd: &Path) -> Vec<SourcedRule> {
         let real = std::fs::canonicalize(cwd).unwrap_or_else(|_| cwd.to_owned());
+        self.rules_in(cwd, &real)
+    }
+
+    /// Returns the rules for a session. A folder at the client is only a name here.
+    fn session_rules(&self, session: &SessionContext) -> Vec<SourcedRule> {
+        match session.client_folders() {
+            Some(client) => self.rules_in(&client.cwd, &client.cwd),
+            None => self.rules(&session.cwd),
+        }
+    }
+
+    fn rules_in(&self, cwd: &Path, real: &Path) -> Vec<SourcedRule> {
         let mut rules = permissions::config_rules(self.plan.manifests());
         rules.retain(|rule| !(self.is_foreign && rule.is_kept_consent()));
         rules.extend(self.rules.iter().cloned());
-        rules.retain(|rule| rule.is_for(cwd, &real));
+        rules.retain(|rule| rule.is_for(cwd, real));
         rules
     }
 

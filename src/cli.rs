@@ -33,6 +33,7 @@ mod progress;
 mod recipe;
 #[cfg(test)]
 mod reference_tests;
+mod reload;
 mod route;
 mod run;
 mod sandbox;
@@ -50,6 +51,7 @@ mod trust;
 mod tutorial;
 mod whole_file;
 mod workspace;
+mod workspace_loader;
 mod wrap;
 
 use std::collections::BTreeMap;

@@ -72,11 +72,12 @@ pub fn read_document(bytes: &[u8], name: &str, request: &ReadRequest) -> Result<
 }
 
 /// Returns the rows of a workbook's sheet, each cell as people see it. The rows have equal length; empty ones are left
-/// out. Fails if the document is no XLSX file.
+/// out. Fails if the document is no XLSX or ODS file.
 pub fn read_table(bytes: &[u8], name: &str, request: &TableRequest) -> Result<Vec<Vec<String>>, DocumentError> {
     match find_format(bytes, name)? {
         DocumentFormat::Xlsx => xlsx::read_rows(&mut OfficeArchive::new(bytes)?, request),
-        _ => Err(DocumentError::no_support("the file is no XLSX file")),
+        DocumentFormat::Ods => odf::read_rows(&mut OfficeArchive::new(bytes)?, request),
+        _ => Err(DocumentError::no_support("the file is no XLSX or ODS file")),
     }
 }
 

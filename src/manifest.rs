@@ -29,7 +29,9 @@ mod recipe;
 mod restart;
 mod runtime;
 mod schema;
+mod serve_config;
 mod settings;
+mod sharing;
 mod template;
 mod yaml;
 
@@ -66,7 +68,7 @@ pub use mcp_servers::{
 };
 pub use model::{
     AgentManifest, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry, HttpTransport, LOADERS, Metadata,
-    Mode, Readiness, Requires, ServiceManifest, ServiceSharing, StdioTransport, Timeouts, Transport, VERSION,
+    Mode, Readiness, Requires, ServiceManifest, StdioTransport, Timeouts, Transport, VERSION,
 };
 pub use permission::{PermissionRule, RuleEffect, RuleTextError};
 pub use placeholder::Placeholder;
@@ -79,7 +81,9 @@ pub use recipe::{
 pub use restart::Restart;
 pub use runtime::{AcpRuntime, AcpTimeouts, AgentProgram, AgentRuntime, Crate, Handover, Package, VariableName};
 pub use schema::{DocumentKind, generate as generate_schema};
+pub use serve_config::{ClaimMatch, ClaimValue, PrincipalRule, ServeConfig, find_claim};
 pub use settings::Settings;
+pub use sharing::{PrincipalSharing, ServiceSharing};
 pub use template::TemplateError;
 pub use yaml::{DocumentPath, SourceFile, parse};
 

@@ -3,7 +3,6 @@
 //! Invariant: this module converts and decides nothing. The tool list does not change while a client is connected. A
 //! turn ends with the request that it answers. Only the client's user answers its questions.
 
-mod ask;
 mod folders;
 mod outcome;
 mod sessions;
@@ -20,18 +19,18 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ElicitRequest, ElicitResult, Implementation, InputRequest,
-    InputRequiredResult, InputResponses, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
-    ProtocolVersion, ServerCapabilities, ServerConfig, Tool,
+    CallToolRequestParams, CallToolResponse, ElicitRequest, Implementation, InputRequest, InputRequiredResult,
+    InputResponses, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities,
+    ServerConfig, Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 
-use self::ask::{ElicitationSupport, PendingQuestion};
 use self::folders::RootError;
 use self::sessions::{OpenError, OpenSessions};
 use self::tools::AgentTools;
 use self::turn::BackgroundTurn;
+use crate::adapter::client_asker::{self as ask, ElicitationSupport, PendingQuestion, in_rounds};
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::ApprovalLevel;
@@ -122,6 +121,11 @@ impl AgentMcpServer {
         !self.lock_suspended().is_empty()
     }
 
+    /// Returns whether the turn or request with this state waits for an answer of the client.
+    pub fn is_suspended(&self, state: &str) -> bool {
+        self.lock_suspended().contains_key(state)
+    }
+
     fn lock_suspended(&self) -> std::sync::MutexGuard<'_, HashMap<String, PendingAnswer>> {
         self.0.suspended.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,7 +151,7 @@ impl AgentMcpServer {
                 PendingAnswer::Turn { turn, asked } => {
                     return Ok(NextStep::Attend(give_answers(turn, asked, &responses)));
                 }
-                PendingAnswer::Folder { request: first, folder } if ask::allows(response(&responses, FOLDER)) => {
+                PendingAnswer::Folder { request: first, folder } if ask::allows(ask::response(&responses, FOLDER)) => {
                     self.0.sessions.folders().allow(folder);
                     request = *first;
                 }
@@ -271,18 +275,9 @@ fn give_answers(
     responses: &InputResponses,
 ) -> Box<BackgroundTurn> {
     for (key, asked) in asked {
-        asked.answer(response(responses, &key));
+        asked.answer(ask::response(responses, &key));
     }
     turn
-}
-
-fn response(responses: &InputResponses, key: &str) -> Option<ElicitResult> {
-    responses.get(key).and_then(|said| serde_json::from_value(said.clone()).ok())
-}
-
-/// Returns true if the client takes questions as the result of its request, not as requests from the server.
-fn in_rounds(context: &RequestContext<RoleServer>) -> bool {
-    context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
 }
 
 /// The reason why no turn was started.

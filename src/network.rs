@@ -6,6 +6,7 @@ mod command_hosts;
 mod dial;
 mod host;
 mod http_client;
+mod json_document;
 mod registries;
 mod websocket;
 
@@ -14,6 +15,7 @@ pub use command_hosts::remote_hosts_in_command;
 pub use dial::{Network, SystemNetwork};
 pub use host::{HostPattern, HostPatternError, RemoteHost, UnstatedPort};
 pub use http_client::{client_builder, tls_provider};
+pub use json_document::{DocumentClient, JsonDocumentError, is_private_url};
 pub use registries::REGISTRIES;
 pub use websocket::{WebSocketAddress, WebSocketAddressError, WebSocketClient, WebSocketError};
 

@@ -32,7 +32,7 @@ use crate::manifest::{AgentEntry, Settings};
 use crate::principal::Principal;
 use crate::router::THRESHOLD;
 use crate::session::{PendingTurn, PromptError, Session};
-use crate::store::SessionStore;
+use crate::store::{FolderFilter, SessionStore, sessions_of_project};
 use crate::tool::SessionStates;
 use crate::tool::delegate::DelegateError;
 use route::{RoutingContext, RoutingDecision, UnknownModeError};
@@ -67,7 +67,7 @@ impl PromptContext {
     /// Returns the part of the context that the visible history does not contain yet. Leaves out excerpts if the mode
     /// of the turn does not recall. `None` if there is nothing to add.
     fn preface(&self, pending: &PendingTurn) -> Option<Content> {
-        let recalls = mode_recalls(&pending.session().plan(), pending.mode());
+        let recalls = mode_recalls(&pending.session().turn_plan(), pending.mode());
         let excerpts = if recalls { self.excerpts.as_slice() } else { &[] };
         preface::preface(&pending.history().visible_messages(), self.top.as_deref(), excerpts)
     }
@@ -112,7 +112,7 @@ impl Orchestrator {
                 .for_each(|text| session.broker().note_user_text(session.context(), text));
         }
         let named = if options.from_user {
-            route::explicit(&text, &session.plan()).map_err(turn::misdirection_error)?
+            route::explicit(&text, &session.turn_plan()).map_err(turn::misdirection_error)?
         } else {
             None
         };
@@ -129,7 +129,7 @@ impl Orchestrator {
         let open = async {
             // Another mode may work on the turn, so that mode decides about excerpts.
             let fixed = pending.choice().mode.agent.as_str() != ORCHESTRATOR && named.is_none();
-            let recalls = !fixed || mode_recalls(&session.plan(), &pending.choice().mode);
+            let recalls = !fixed || mode_recalls(&session.turn_plan(), &pending.choice().mode);
             let gather = self.gather_context(&session, &prompt, recalls, &front);
             let (current, found) = tokio::join!(pending.catch_up(), gather);
             current?;
@@ -164,7 +164,12 @@ impl Orchestrator {
         }
         let about = prompt.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n");
         let family = session.family().await;
-        let pieces = recall::extract(session.sessions().store(), &about, &session.context().cwd, &family).await;
+        // A folder at the client is only a name here.
+        let within = match session.context().client_folders() {
+            Some(client) => FolderFilter::Folder(client.cwd.clone()),
+            None => sessions_of_project(&session.context().cwd),
+        };
+        let pieces = recall::extract(session.sessions().store(), &about, within, &family).await;
         PromptContext { top, excerpts: pieces }
     }
 
@@ -198,7 +203,7 @@ impl Orchestrator {
             router.map_err(|error| UnknownModeError { problem: error.to_string(), help: "try again".to_owned() })?;
         let TopOfMindText { text: top, problem } = self.top_of_mind.read(&Principal::local());
         let excerpts = match sessions.filter(|_| Settings::of(plan.manifests()).recall) {
-            Some(sessions) => recall::extract(sessions, prompt, cwd, &[]).await,
+            Some(sessions) => recall::extract(sessions, prompt, sessions_of_project(cwd), &[]).await,
             None => Vec::new(),
         };
         let context = RoutingContext::new(top.as_deref(), &excerpts);
@@ -213,7 +218,7 @@ impl Orchestrator {
 
     /// Returns the granted mode that fits a task best. Falls back to [`FALLBACK_MODE`]; fails if that is not granted.
     async fn best_mode(&self, session: &Session, granted: &[ModeId], task: &str) -> Result<ModeId, DelegateError> {
-        let plan = session.plan();
+        let plan = session.turn_plan();
         let context = session.context();
         let router = self.router_cache.router(&plan, &session.choice().mode, context.principal(), &context.cwd).await;
         let router = router.map_err(|error| DelegateError::Routing(error.into()))?;

@@ -3,6 +3,7 @@
 //! Invariant: the principal `local` has no limits, and no token acts for it. The name of a principal is also a safe
 //! name of a folder.
 
+mod session_files;
 mod usage;
 
 use std::path::{Path, PathBuf};
@@ -10,9 +11,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use crate::ids::{ModeId, NamePattern};
 pub use crate::manifest::ApprovalLevel;
+pub use session_files::SessionFiles;
 use usage::TokenUsage;
 pub use usage::{GrantRegistry, UsagePermit};
 
@@ -165,6 +168,8 @@ pub enum GrantError {
     Sessions { limit: u32 },
     #[error("your token allows {limit} running turns; wait for the end of one")]
     Turns { limit: u32 },
+    #[error("the session is open with a token that reaches more than yours; try again when it is closed there")]
+    OtherToken,
 }
 
 /// The owner and the limits of a session. A front end sets it once; child sessions inherit it.
@@ -174,18 +179,20 @@ pub struct SessionGrant {
     limits: Arc<TokenLimits>,
     /// Shared by all sessions of the token.
     usage: Arc<TokenUsage>,
+    /// Cancelled when the token is revoked or expires.
+    ended: CancellationToken,
 }
 
 impl SessionGrant {
     /// Returns the grant of the user of this machine, which has no limits.
     pub fn local() -> Self {
         let limits = TokenLimits { client_services: true, admin: true, ..TokenLimits::default() };
-        Self { principal: Principal::local(), limits: Arc::new(limits), usage: Arc::default() }
+        Self::new(Principal::local(), limits)
     }
 
     /// Returns a grant that shares its counts with no other. [`GrantRegistry::grant`] shares them per token.
     pub fn new(principal: Principal, limits: TokenLimits) -> Self {
-        Self { principal, limits: Arc::new(limits), usage: Arc::default() }
+        Self { principal, limits: Arc::new(limits), usage: Arc::default(), ended: CancellationToken::new() }
     }
 
     pub fn principal(&self) -> &Principal {
@@ -194,6 +201,60 @@ impl SessionGrant {
 
     pub fn limits(&self) -> &TokenLimits {
         &self.limits
+    }
+
+    /// Returns the end of the token, which is cancelled when it is revoked or expires. That of `local` never is.
+    pub fn end_signal(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    /// Returns whether both grants are of one token.
+    pub fn is_same_token(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.usage, &other.usage)
+    }
+
+    /// Fails if a client with this grant must not use a session that is open with another grant. The processes of the
+    /// session see all roots of its token, and the client would see them through the session.
+    pub fn check_session_of(&self, opener: &Self) -> Result<(), GrantError> {
+        if self.is_same_token(opener) || self.principal.is_local() {
+            return Ok(());
+        }
+        let is_covered = opener.limits.roots.iter().all(|root| self.limits.admits_folder(root));
+        if is_covered && self.principal == opener.principal { Ok(()) } else { Err(GrantError::OtherToken) }
+    }
+
+    /// Returns true for a session that came over the network. `local` is the user of this machine.
+    pub fn is_remote(&self) -> bool {
+        !self.principal.is_local()
+    }
+
+    /// Returns the folders that processes of a remote session see, besides those of the system. `None` if the principal
+    /// is `local`, whose processes see what their sandbox shows.
+    pub fn visible_folders(&self) -> Option<&[PathBuf]> {
+        self.is_remote().then_some(self.limits.roots.as_slice())
+    }
+
+    /// Returns where the files of a session in this folder are: here if a root of the token contains it, else at the
+    /// client. Of a folder that does not exist, the part that does decides.
+    pub fn files_of(&self, folder: &Path) -> SessionFiles {
+        let existing = || folder.ancestors().find_map(|part| part.canonicalize().ok());
+        let is_here = self.principal.is_local() || existing().is_some_and(|part| self.limits.admits_folder(&part));
+        if is_here { SessionFiles::Server } else { SessionFiles::Client }
+    }
+
+    /// Returns the folder of a session whose files are at this place. Fails if they are here, and no root of the token
+    /// contains the folder.
+    pub fn check_place(&self, folder: &Path, files: SessionFiles) -> Result<PathBuf, GrantError> {
+        match files {
+            SessionFiles::Server => self.check_folder(folder),
+            SessionFiles::Client | SessionFiles::Own => Ok(folder.to_owned()),
+        }
+    }
+
+    /// Returns true if the session may use a path of this machine, whose links must be resolved. The folder of a session
+    /// may have become a link since it was checked.
+    pub fn admits_path(&self, path: &Path) -> bool {
+        self.principal.is_local() || self.limits.admits_folder(path)
     }
 
     /// Returns the folder with its links resolved. Fails if the principal is not `local` and no root of the token

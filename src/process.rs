@@ -3,10 +3,12 @@
 //!
 //! Invariant: no domain words. A process that leaves its group with `setsid` ends with its `ProcessScope`.
 
+mod capture;
 mod hardening;
 mod helper;
 mod launcher;
 mod listeners;
+mod memory;
 mod output_limit;
 mod reaper;
 mod scope;
@@ -22,10 +24,12 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 
+pub use capture::{CapturedCommand, CommandExit};
 pub use hardening::{MAX_FILE_BYTES, confine, harden};
 pub use helper::HelperProcess;
 use launcher::GroupLeader;
 pub use launcher::{LaunchedProcess, ProcessLauncher};
+pub use memory::release_free_memory;
 pub use output_limit::{DroppedOutput, OutputLimit, OutputVerdict};
 pub use reaper::{Reaper, run as run_reaper};
 use scope::Children;

@@ -3,39 +3,55 @@
 
 mod launcher;
 mod mode_request;
+mod session_project;
 
 pub use launcher::{ClientPorts, ExplicitSettings, LaunchedSession, SessionLauncher};
 pub use mode_request::{ModeError, ModeRequest, default_mode, find_agent};
+pub use session_project::SessionProject;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::agents::ExternalAgents;
 use crate::broker::{Broker, RuleStore};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Severity};
 use crate::ids::ModelRef;
-use crate::principal::{Principal, SessionGrant};
+use crate::principal::{Principal, SessionFiles, SessionGrant};
 use crate::session::{ModelSource, Session, SessionError, SessionPorts};
+
+/// How many errors a notice lists after the first one.
+const MAX_LISTED: usize = 4;
 
 /// Loads the projects of folders.
 pub trait ProjectLoader: Send + Sync {
     /// Returns the project of a folder as a principal sees it: with the files that it trusts and the rules that it
-    /// keeps. Fails if the manifests or settings have errors.
+    /// keeps. If changed manifests or settings have errors, the last valid project stays, with `reload_error`. Fails if
+    /// there is no valid one.
     fn open(&self, cwd: &Path, principal: &Principal) -> Result<Project, ProjectError>;
+
+    /// Returns what applies without a folder: no file of a project counts. Fails if the manifests or settings have
+    /// errors.
+    fn open_without_folder(&self, principal: &Principal) -> Result<Project, ProjectError>;
 }
 
-/// Loads the project of a folder outside the async runtime, within the limits of the grant. Fails if the grant does not
-/// admit the folder, or if its manifests or settings have errors.
+/// Loads the project of a session's folder outside the async runtime, within the limits of the grant. If the files are
+/// not in a folder of this machine, nothing of the folder is read. Fails if the grant does not admit the folder, or if
+/// its manifests or settings have errors.
 pub async fn load_project(
     projects: &Arc<dyn ProjectLoader>,
     cwd: &Path,
+    files: SessionFiles,
     grant: &SessionGrant,
 ) -> Result<Project, ProjectError> {
     let broken = |problem: String| ProjectError { problem, diagnostics: Vec::new() };
     // Nothing of a folder that the grant does not admit is read.
-    let cwd = grant.check_folder(cwd).map_err(|error| broken(error.to_string()))?;
+    let cwd = grant.check_place(cwd, files).map_err(|error| broken(error.to_string()))?;
     let (projects, principal) = (Arc::clone(projects), grant.principal().clone());
-    let opened = tokio::task::spawn_blocking(move || projects.open(&cwd, &principal)).await;
+    let open = move || match files {
+        SessionFiles::Server => projects.open(&cwd, &principal),
+        SessionFiles::Client | SessionFiles::Own => projects.open_without_folder(&principal),
+    };
+    let opened = tokio::task::spawn_blocking(open).await;
     opened.unwrap_or_else(|error| Err(broken(error.to_string()))).map(|project| project.with_grant(grant))
 }
 
@@ -55,9 +71,16 @@ pub struct Project {
     pub rules: Arc<dyn RuleStore>,
     /// Notices for the user about the folder.
     pub notes: Vec<String>,
+    /// The errors in the files as they are now. The project was made from older ones, which were valid.
+    pub reload_error: Option<Arc<ProjectError>>,
 }
 
 impl Project {
+    /// Returns the notice about changed files that are not used. `None` if they are used.
+    pub fn reload_notice(&self) -> Option<String> {
+        self.reload_error.as_ref().map(|error| error.reload_notice())
+    }
+
     /// Returns the same project within the limits of a token.
     #[must_use]
     pub fn with_grant(self, grant: &SessionGrant) -> Self {
@@ -84,6 +107,21 @@ impl Project {
 pub struct ProjectError {
     pub problem: String,
     pub diagnostics: Vec<Diagnostic>,
+}
+
+impl ProjectError {
+    /// Returns the errors among the diagnostics.
+    pub fn errors(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.diagnostics.iter().filter(|found| found.severity == Severity::Error)
+    }
+
+    /// Returns the notice about changed files with these errors, which are not used.
+    fn reload_notice(&self) -> String {
+        let mut notice = session_project::reload_notice_of(&self.problem);
+        let others = self.errors().skip(1).take(MAX_LISTED);
+        others.for_each(|found| notice.push_str(&format!("\n{}: {}", found.at, found.problem)));
+        notice
+    }
 }
 
 impl std::fmt::Debug for Project {

@@ -6,7 +6,7 @@
 mod resolve;
 mod staging;
 
-pub use resolve::{ResolveError, ResolvedPath, resolve, resolve_checked};
+pub use resolve::{ResolveError, ResolvedPath, normalize, resolve, resolve_checked};
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};

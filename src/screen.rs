@@ -1,9 +1,10 @@
 //! Sees and controls a screen of X11: windows, pictures, pointer and keyboard.
 //!
-//! Every function blocks while the X server works.
+//! Every function blocks while the X server works, but the search for labels does not.
 
 mod keyboard;
 mod keysyms;
+mod labels;
 
 use x11rb::connection::Connection as _;
 use x11rb::errors::{ConnectError, ConnectionError, ReplyError};
@@ -15,6 +16,7 @@ use x11rb::protocol::xtest::ConnectionExt as _;
 use x11rb::rust_connection::RustConnection;
 
 pub use keysyms::KeyNameError;
+pub use labels::{LabelError, LabelledElement, find_label};
 
 /// The largest picture in pixels.
 const MAX_PIXELS: u64 = 64 << 20;
@@ -308,6 +310,20 @@ impl X11Screen {
 }
 
 impl ScreenArea {
+    /// Returns the point in the middle.
+    pub fn center(self) -> (i32, i32) {
+        let middle = |at: i32, size: u32| at.saturating_add(i32::try_from(size / 2).unwrap_or(i32::MAX));
+        (middle(self.x, self.width), middle(self.y, self.height))
+    }
+
+    /// Returns whether a point is in the area.
+    pub fn contains(self, (x, y): (i32, i32)) -> bool {
+        let is_inside = |at: i32, start: i32, size: u32| {
+            (i64::from(start)..i64::from(start) + i64::from(size)).contains(&i64::from(at))
+        };
+        is_inside(x, self.x, self.width) && is_inside(y, self.y, self.height)
+    }
+
     /// Returns the common part. `None` if there is none.
     fn intersect(self, other: Self) -> Option<Self> {
         let edge = |at: i32, size: u32| i64::from(at) + i64::from(size);
@@ -335,17 +351,18 @@ mod tests {
         })
     }
 
-    fn contains(area: ScreenArea, x: i32, y: i32) -> bool {
-        let inside = |at: i32, start: i32, size: u32| at >= start && i64::from(at) < i64::from(start) + i64::from(size);
-        inside(x, area.x, area.width) && inside(y, area.y, area.height)
-    }
-
     proptest! {
         /// A point is in the common part exactly if it is in both.
         #[test]
         fn the_common_part_has_the_common_points(one in area(), two in area(), x in -60..120_i32, y in -60..120_i32) {
-            let both = contains(one, x, y) && contains(two, x, y);
-            prop_assert_eq!(one.intersect(two).is_some_and(|common| contains(common, x, y)), both);
+            let both = one.contains((x, y)) && two.contains((x, y));
+            prop_assert_eq!(one.intersect(two).is_some_and(|common| common.contains((x, y))), both);
+        }
+
+        /// The middle of an area that has points is one of them.
+        #[test]
+        fn the_middle_is_inside(one in area()) {
+            prop_assert_eq!(one.contains(one.center()), one.width > 0 && one.height > 0);
         }
     }
 }

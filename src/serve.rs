@@ -12,11 +12,13 @@ mod hosts;
 mod listener;
 mod mcp;
 mod metrics;
+mod oidc;
 mod rest;
 mod tls;
 
 pub use hosts::{PublicUrl, PublicUrlError};
 pub use mcp::{McpParts, ServiceLoader};
+pub use oidc::{IssuerError, JwtError, OidcError, OidcSettings, OidcVerifier, PrincipalMapping};
 pub use tls::{TlsError, TlsFiles};
 
 use std::net::SocketAddr;
@@ -76,6 +78,8 @@ pub struct ServeSettings {
 /// What the server offers.
 pub struct ServeParts {
     pub tokens: TokenStore,
+    /// Verifies JWTs. `None`: they are not accepted.
+    pub oidc: Option<OidcVerifier>,
     /// Makes the ACP server of a client from its grant. The token is cancelled when the server shuts down.
     pub acp: Box<dyn Fn(SessionGrant, CancellationToken) -> AcpServer + Send + Sync>,
     pub mcp: McpParts,
@@ -137,16 +141,24 @@ pub struct HttpFrontEnd {
 }
 
 impl HttpFrontEnd {
-    /// Listens on the addresses of the settings. Fails if one cannot be used, or the certificate does not work.
-    pub async fn bind(settings: ServeSettings, parts: ServeParts) -> Result<Self, ServeError> {
+    /// Listens on the addresses of the settings. `socket` already listens on the main one, if another program opened
+    /// it. Fails if an address cannot be used, or the certificate does not work.
+    pub async fn bind(
+        settings: ServeSettings,
+        socket: Option<std::net::TcpListener>,
+        mut parts: ServeParts,
+    ) -> Result<Self, ServeError> {
         let tls = settings.tls.clone().map(TlsSettings::load).transpose()?;
-        let main = listen(settings.listen).await?;
+        let main = match socket {
+            Some(socket) => adopt(socket, settings.listen)?,
+            None => listen(settings.listen).await?,
+        };
         let metrics = match settings.metrics_listen {
             Some(address) => Some(listen(address).await?),
             None => None,
         };
         let state = Arc::new(ServerState {
-            authenticator: Authenticator::new(parts.tokens.clone()),
+            authenticator: Authenticator::new(parts.tokens.clone(), parts.oidc.take()),
             parts,
             hosts: HostFilter { public: settings.public_url.clone() },
             acp: AcpConnections::default(),
@@ -221,6 +233,12 @@ async fn drain(sessions: &SessionMetrics, limit: Duration) {
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
+}
+
+/// Takes over a socket that listens already.
+fn adopt(socket: std::net::TcpListener, address: SocketAddr) -> Result<TcpListener, ServeError> {
+    let adopted = socket.set_nonblocking(true).and_then(|()| TcpListener::from_std(socket));
+    adopted.map_err(|source| ServeError::Listen { address, source })
 }
 
 fn router(state: &Arc<ServerState>) -> Router {

@@ -1,7 +1,8 @@
 //! Starts services from their manifests, shares them by reference count, and stops them after an idle period.
 //!
 //! Invariant: the pool knows no agent and no mode. Every holder of a `Lease` may call; the broker decides who gets
-//! one. A service that belongs to a session ends with the session. A service has the sessions of one principal only.
+//! one. A service that belongs to a session ends with the session. A service has the sessions of one principal only,
+//! unless its manifest has `shared_by: all`.
 
 mod active_calls;
 pub mod builtin;
@@ -43,7 +44,7 @@ use crate::ids::{RoleName, ServiceName};
 use crate::manifest::{ManifestDuration, ServiceSharing as Sharing, Transport};
 use crate::principal::Principal;
 use crate::process::{Reaper, minimal_environment};
-use crate::sandbox::{SandboxLauncher, SandboxSpec};
+use crate::sandbox::{FileAccess, SandboxLauncher, SandboxSpec};
 use crate::task::TaskScope;
 use crate::tool::{
     AddressForm, Catalog, RequirementError, RequirementOffer, ServiceError, ServiceStatus, SessionContext,
@@ -148,7 +149,7 @@ type Find<'a> = &'a dyn Fn(&ServiceName) -> Option<ServiceSpec>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     service: ServiceName,
-    /// The owner of the sessions that use it. Principals share no connection.
+    /// The owner of the sessions that use it. Principals share a connection only if the manifest has `shared_by: all`.
     principal: Principal,
     /// The session that it belongs to; `None` if sessions share it.
     session: Option<SessionLifetime>,
@@ -187,7 +188,10 @@ impl Pool {
         find: Find<'_>,
         alone: Option<SessionLifetime>,
     ) -> Lease {
-        let key = self.inner.key(spec, session.principal().clone(), alone);
+        // A manifest of the user may let all principals share the instances of a service.
+        let is_common = alone.is_none() && spec.manifest.is_shared_by_all();
+        let owner = if is_common { Principal::local() } else { session.principal().clone() };
+        let key = self.inner.key(spec, owner, alone);
         // The lease is counted under the lock, so that an idle timer never removes a service that was just leased.
         let leased = |entry: &Arc<Service>| {
             entry.add_lease();
@@ -280,9 +284,12 @@ impl Inner {
         // A missing variable is reported when the service starts.
         hasher.update(self.options.environment.fill_in(&transport).unwrap_or(transport));
         hasher.update(serde_json::to_string(&manifest.settings).unwrap_or_default());
-        if let Some(SandboxSpec { profile, rules, .. }) = sandbox {
+        if let Some(SandboxSpec { profile, rules, visible, .. }) = sandbox {
             hasher.update(serde_json::to_string(profile).unwrap_or_default());
             hasher.update(rules);
+            // Sessions with other roots do not share a process that sees them.
+            let visible = visible.as_ref().filter(|_| profile.files != FileAccess::None);
+            hasher.update(serde_json::to_string(&visible).unwrap_or_default());
         }
         Key { service: manifest.name.clone(), principal, session, fingerprint: hasher.finalize().into() }
     }
@@ -406,6 +413,11 @@ impl std::fmt::Debug for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let Some(uses) = self.entry.remove_lease() else { return };
+        let session = self.key.session.clone();
+        // The pool has stopped it, or is about to.
+        if session.as_ref().is_some_and(SessionLifetime::has_ended) {
+            return;
+        }
         let Some(scope) = self.pool.upgrade().map(|pool| pool.scope.clone()) else { return };
         let (entry, key, pool) = (Arc::clone(&self.entry), self.key.clone(), Weak::clone(&self.pool));
         let idle = entry.manifest.timeouts.idle.duration();
@@ -415,9 +427,17 @@ impl Drop for Lease {
         }
         let ending = scope.cancelled().clone();
         scope.spawn(async move {
+            let session_end = async {
+                match &session {
+                    Some(session) => session.wait_for_end().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
                 () = ending.cancelled() => return,
+                // It ends with its session, and must not stay in memory for the idle time.
+                () = session_end => return,
                 () = tokio::time::sleep(idle) => {}
             }
             {

@@ -13,6 +13,7 @@ mod session_viewers;
 mod metrics;
 mod naming;
 mod notices;
+mod other_tokens;
 mod prompt_error;
 mod sessions;
 mod setup;
@@ -44,7 +45,6 @@ use tokio_util::sync::CancellationToken;
 use crate::agents::{AbandonedThreads, CompactionError, Event, Exchange, History, Notifier};
 use crate::broker::{BindError, Binding, Broker};
 use crate::conversation::{Content, Message, Role, Usage};
-use crate::graph::Plan;
 use crate::ids::{ModeId, ModelRef};
 use crate::llm::Provider;
 use crate::manifest::{ApprovalLevel, ServiceEntry};
@@ -108,7 +108,6 @@ impl Session {
         host: SessionPorts,
         SessionContents { history, stored, state, permit }: SessionContents,
     ) -> Arc<Self> {
-        let scratch = sessions.scratch(&id);
         let notices = Arc::new(SessionNotices::default());
         let ports = SessionContextPorts {
             grant: sessions.grant.clone(),
@@ -116,8 +115,9 @@ impl Session {
             editor: host.editor.clone(),
             notices: Arc::clone(&notices) as Arc<dyn NoticeSink>,
             state: Arc::new(SessionStateStore::new(sessions.store.clone(), id.clone(), state)),
+            client: None,
         };
-        let session = SessionContext::with_ports(id, place.cwd, place.roots, scratch, ports);
+        let session = place.context(id, &sessions, ports);
         let setup = SessionSetup::new(choice, host, Arc::clone(&session));
         let (title, usage, events) =
             stored.map(|stored| (stored.title, stored.spent, stored.events)).unwrap_or_default();
@@ -432,10 +432,6 @@ impl Session {
     async fn finish_turn(&self) -> Result<(), StoreError> {
         self.clear_turn();
         self.sessions.store.flush(self.id()).await
-    }
-
-    pub fn plan(&self) -> Arc<Plan> {
-        Arc::clone(self.broker().plan())
     }
 
     pub fn broker(&self) -> Broker {

@@ -6,6 +6,7 @@
 mod activity;
 pub mod ask;
 mod call_sandbox;
+mod client_folders;
 pub mod delegate;
 pub mod editor;
 pub mod elicit;
@@ -22,8 +23,9 @@ mod target;
 
 pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
 pub use call_sandbox::{CallSandbox, SandboxView};
+pub use client_folders::{ClientFolders, WorkingFolder};
 pub use notice::{LogNotices, Notice, NoticeSink};
-pub use outer_call::InnerQuestion;
+pub use outer_call::{InnerCall, InnerCallSink, InnerQuestion, OpenInnerCall};
 pub use preview::{FileChange, ScriptText, command, script, subject};
 pub use requirement::{AddressForm, RequirementError, RequirementOffer, requirement_header, requirement_variable};
 pub use session::{SessionContext, SessionContextPorts, SessionLifetime, SessionStates};
@@ -107,10 +109,14 @@ pub struct CallContext {
     activity: Option<ActivitySink>,
     /// The port for elicitations of the service, if the session has a user.
     asker: Option<Arc<dyn ask::Asker>>,
+    /// The port to the user of the client that makes the call, if that is not the session's user.
+    client_asker: Option<Arc<dyn ask::Asker>>,
     sandbox: Option<Arc<CallSandbox>>,
     /// The call of a service during which this one is made. `None` if no service makes it.
     outer: Option<Arc<OuterCall>>,
     questions: Arc<InnerQuestions>,
+    /// Receives the calls that services make inside this one.
+    inner_calls: Option<Arc<dyn InnerCallSink>>,
     gate: Option<Arc<dyn SandboxGate>>,
 }
 
@@ -142,10 +148,12 @@ impl CallContext {
             targets: None,
             activity: None,
             asker: None,
+            client_asker: None,
             sandbox: None,
             gate: None,
             outer: None,
             questions: Arc::default(),
+            inner_calls: None,
         }
     }
 
@@ -201,6 +209,18 @@ impl CallContext {
         self
     }
 
+    /// Sends the questions of this call to the user of a client instead of the session's.
+    #[must_use]
+    pub fn with_client_asker(mut self, asker: Arc<dyn ask::Asker>) -> Self {
+        self.client_asker = Some(asker);
+        self
+    }
+
+    /// Returns the port to the user of the client that makes the call. `None` if the session's user is asked.
+    pub fn client_asker(&self) -> Option<&Arc<dyn ask::Asker>> {
+        self.client_asker.as_ref()
+    }
+
     /// Returns the port to the user of the session. `None` if the session has none.
     pub fn asker(&self) -> Option<&Arc<dyn ask::Asker>> {
         self.asker.as_ref()
@@ -233,7 +253,7 @@ impl CallContext {
     /// it.
     #[must_use]
     pub fn detach(&self) -> Self {
-        Self { cancel: CancellationToken::new(), activity: None, asker: None, ..self.clone() }
+        Self { cancel: CancellationToken::new(), activity: None, asker: None, client_asker: None, ..self.clone() }
     }
 
     pub fn report(&self, activity: Activity) {

@@ -8,7 +8,50 @@ import time
 from pathlib import Path
 
 
-class Agent:
+class ProcessTree:
+    """A program with the processes below it; `process` is the program."""
+
+    def tree(self):
+        """The program's process and all below it."""
+        below = {}
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                below.setdefault(int(stat(name)[1]), []).append(int(name))
+            except OSError:
+                continue
+        found = [self.process.pid]
+        for pid in found:
+            found += below.get(pid, [])
+        return found
+
+    def memory(self):
+        """MiB of the tree, shared pages divided among those that share them (PSS)."""
+        kib = 0
+        for pid in self.tree():
+            try:
+                with open(f"/proc/{pid}/smaps_rollup") as file:
+                    kib += next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+            except (OSError, StopIteration):
+                continue
+        return kib / 1024
+
+    def running(self, program):
+        """How many processes of the tree have this in their command line."""
+        found = 0
+        for pid in self.tree():
+            try:
+                found += program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+        return found
+
+    def cpu(self):
+        """Seconds of CPU that the tree has used."""
+        ticks = sum(int(field) for pid in self.tree() for field in stat(pid)[11:15])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Agent(ProcessTree):
     """A running agent. `lines` holds what it has said since the last request, as (time, line)."""
 
     def __init__(self, command, env, cwd):
@@ -94,47 +137,6 @@ class Agent:
         chunks = [(now, line) for now, line in self.lines if b'"agent_message_chunk"' in line]
         said = "".join(json.loads(line)["params"]["update"]["content"]["text"] for _, line in chunks)
         return chunks[0][0] - sent, ended - sent, said
-
-    # the processes
-
-    def tree(self):
-        """The agent's process and all below it."""
-        below = {}
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                below.setdefault(int(stat(name)[1]), []).append(int(name))
-            except OSError:
-                continue
-        found = [self.process.pid]
-        for pid in found:
-            found += below.get(pid, [])
-        return found
-
-    def memory(self):
-        """MiB of the tree, shared pages divided among those that share them (PSS)."""
-        kib = 0
-        for pid in self.tree():
-            try:
-                with open(f"/proc/{pid}/smaps_rollup") as file:
-                    kib += next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
-            except (OSError, StopIteration):
-                continue
-        return kib / 1024
-
-    def running(self, program):
-        """How many processes of the tree have this in their command line."""
-        found = 0
-        for pid in self.tree():
-            try:
-                found += program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-            except OSError:
-                continue
-        return found
-
-    def cpu(self):
-        """Seconds of CPU that the tree has used."""
-        ticks = sum(int(field) for pid in self.tree() for field in stat(pid)[11:15])
-        return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def stat(pid):

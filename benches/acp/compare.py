@@ -164,6 +164,15 @@ def report(skein, goose, loads):
     return textwrap.fill(conditions, 100) + head + "".join(row + "\n" for row in rows(skein, goose))
 
 
+def write(path, begin, end, table):
+    """Replaces what is between two markers of a file."""
+    before, _, rest = Path(path).read_text().partition(begin)
+    _, marker, after = rest.partition(end)
+    if not marker:
+        sys.exit(f"{path} has no place for the table: {begin.strip()} … {end.strip()}")
+    Path(path).write_text(before + begin + table + end + after)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--skein", required=True, help="the program")
@@ -196,11 +205,7 @@ def main():
     if options.raw:
         Path(options.raw).write_text(json.dumps({one.name: one.rounds for one in (skein, goose)}, indent=1) + "\n")
     if options.write:
-        before, _, rest = Path(options.write).read_text().partition(BEGIN)
-        _, marker, after = rest.partition(END)
-        if not marker:
-            sys.exit(f"{options.write} has no place for the table: {BEGIN.strip()} … {END.strip()}")
-        Path(options.write).write_text(before + BEGIN + table + END + after)
+        write(options.write, BEGIN, END, table)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ once:
 
     bench:say               one delta
     bench:stream:20000      so many deltas, as fast as they are taken
+    bench:pace:20:500       so many deltas, one every so many milliseconds
     bench:tool              one call of the offered tool whose name ends in "shell", then one delta
     bench:tool:NAME         the same with the offered tool whose name ends in NAME, called without arguments
 
@@ -17,7 +18,7 @@ import asyncio
 import json
 import re
 
-WORD = re.compile(rb"bench:(say|stream:\d+|tool(?::\w+)?)")
+WORD = re.compile(rb"bench:(say|stream:\d+|pace:\d+:\d+|tool(?::\w+)?)")
 NAME = re.compile(rb'"name"\s*:\s*"(\w+)"')
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
@@ -34,9 +35,12 @@ def delta(content, finish=None, **more):
 
 
 def answer(*deltas, finish="stop"):
+    return b"".join([HEAD, BEGIN, *deltas, end(finish)])
+
+
+def end(finish):
     usage = event({"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [], "usage": USAGE})
-    begin = delta({"role": "assistant", "content": ""})
-    return b"".join([HEAD, begin, *deltas, delta({}, finish), usage, event(b"[DONE]"), b"0\r\n\r\n"])
+    return b"".join([delta({}, finish), usage, event(b"[DONE]"), b"0\r\n\r\n"])
 
 
 def call(name, arguments):
@@ -50,6 +54,8 @@ def whole(value):
     return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
+BEGIN = delta({"role": "assistant", "content": ""})
+WORD_DELTA = delta({"content": "word "})
 SAY = answer(delta({"content": "hello"}))
 DONE = answer(delta({"content": "done"}))
 MESSAGE = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "title"}}
@@ -89,13 +95,26 @@ class Model(asyncio.Protocol):
         if what == "say":
             return SAY
         if what == "stream":
-            return STREAMS.setdefault(rest, answer(*[delta({"content": "word "})] * int(rest)))
+            return STREAMS.setdefault(rest, answer(*[WORD_DELTA] * int(rest)))
+        if what == "pace":
+            asyncio.create_task(self.pace(*map(int, rest.split(":"))))
+            return HEAD + BEGIN
         # A result behind the prompt: the call was made.
         if re.search(rb'"role"\s*:\s*"tool"', body[word.end() :]):
             return DONE
         wanted = rest or "shell"
         name = next(n.decode() for n in NAME.findall(body) if n.decode().endswith(wanted))
         return call(name, {} if rest else {"command": "echo bench"})
+
+    async def pace(self, count, milliseconds):
+        """Sends one delta at a time. Each is due at a fixed time, so that a late one delays no other."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        for _ in range(count):
+            due += milliseconds / 1e3
+            await asyncio.sleep(due - loop.time())
+            self.transport.write(WORD_DELTA)
+        self.transport.write(end("stop"))
 
 
 async def main():

@@ -5,7 +5,8 @@ import json
 import os
 import shlex
 import subprocess
-import sys
+
+from mcp_server import serve, text
 
 PLAN_MEETING = {
     "name": "plan_meeting",
@@ -74,35 +75,12 @@ def plan_meeting(day, title):
     return f"planned {title} on {day} at {free[0]}:00"
 
 
-def call(arguments):
+def call(day, title):
     try:
-        return {"content": [{"type": "text", "text": plan_meeting(**arguments)}]}
+        return text(plan_meeting(day, title))
     except RuntimeError as error:
         # The model reads why, and the user is told.
-        return {"content": [{"type": "text", "text": f"nothing was planned: {error}"}], "isError": True}
+        return text(f"nothing was planned: {error}", error=True)
 
 
-def answer(method, params):
-    if method == "initialize":
-        server = {"name": "scheduling", "version": "1.0.0"}
-        return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": server}
-    if method == "tools/list":
-        return {"tools": [PLAN_MEETING]}
-    if method == "tools/call" and params["name"] == "plan_meeting":
-        return call(params["arguments"])
-    if method == "ping":
-        return {}
-    return None
-
-
-for line in sys.stdin:
-    message = json.loads(line)
-    if "id" not in message:
-        continue
-    reply = {"jsonrpc": "2.0", "id": message["id"]}
-    result = answer(message.get("method"), message.get("params", {}))
-    if result is None:
-        reply["error"] = {"code": -32601, "message": f"there is no {message.get('method')} here"}
-    else:
-        reply["result"] = result
-    print(json.dumps(reply), flush=True)
+serve("scheduling", [(PLAN_MEETING, call)])

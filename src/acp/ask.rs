@@ -1,6 +1,5 @@
 //! Sends permission requests to the user of the client.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent_client_protocol::v1::ConnectionTo;
@@ -17,6 +16,7 @@ use crate::conversation::ToolUse;
 use crate::diagnostic::printable;
 use crate::graph::Plan;
 use crate::ids::random_id;
+use crate::tool::WorkingFolder;
 use crate::tool::ask::{Asker, ConsentSubject, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::tool::elicit::{Elicitation, ElicitationResponse};
 
@@ -34,7 +34,7 @@ pub(super) struct AcpAsker {
     pub(super) session: acp::SessionId,
     pub(super) wire: ClientWriter,
     pub(super) plan: Arc<Plan>,
-    pub(super) cwd: PathBuf,
+    pub(super) folder: WorkingFolder,
     pub(super) rules: Arc<dyn RuleStore>,
     /// Whether the client supports notices (otherwise they are sent as thoughts), subagents, forms and pages.
     pub(super) features: ClientFeatures,
@@ -131,7 +131,7 @@ impl AcpAsker {
         let arguments = Value::Object(question.arguments.clone());
         let call = ToolUse { id: id.to_string(), name: question.tool.clone(), arguments };
         let by = caller(question.by.as_deref(), question.calling_services());
-        let announced = calls::tool_call(&call, by.as_deref(), None, &self.plan, &self.cwd);
+        let announced = calls::tool_call(&call, by.as_deref(), None, &self.plan, &self.folder);
         self.wire.send_update(&self.session.0, acp::SessionUpdate::ToolCall(announced));
         acp::ToolCallId::new(id)
     }

@@ -16,6 +16,7 @@ use crate::manifest::Transport;
 use crate::text::{code_block, escape_json, fence};
 use crate::tool::{
     self, Activity, CallProgress, FileChange, FileTarget, StepPriority, StepStatus, TodoStep, ToolOutcome,
+    WorkingFolder,
 };
 
 /// Bytes of a running command's output that are shown; older output is dropped.
@@ -41,21 +42,21 @@ pub(super) struct CallDisplay {
 }
 
 /// Returns a call as it starts. `by` is the agent that makes it, if that is not the session's. `said` holds the tool's
-/// claims about itself. `cwd` makes its paths absolute.
+/// claims about itself. `folder` makes its paths absolute.
 pub(super) fn tool_call(
     call: &ToolUse,
     by: Option<&str>,
     said: Option<&ToolClaims>,
     plan: &Plan,
-    cwd: &Path,
+    folder: &WorkingFolder,
 ) -> acp::ToolCall {
     let kind = kind_from_hints(&call.name, said, plan).unwrap_or_else(|| kind(&call.name, plan));
-    let target = target(call, plan, cwd);
+    let target = target(call, plan, folder);
     acp::ToolCall::new(acp::ToolCallId::new(call.id.as_str()), title(call, by, said, kind, target.as_ref()))
         .name(call.name.clone())
         .kind(kind)
         .content(code(call).into_iter().chain(app(call, said)).collect::<Vec<_>>())
-        .locations(location(call, target.as_ref(), plan, cwd).into_iter().collect::<Vec<_>>())
+        .locations(location(call, target.as_ref(), plan, folder).into_iter().collect::<Vec<_>>())
         .raw_input(call.arguments.clone())
 }
 
@@ -351,16 +352,21 @@ fn one_line(text: &str) -> String {
 }
 
 /// Returns the file that a call of a built-in tool refers to. `None` if it has no path or the path cannot be resolved.
-fn target(call: &ToolUse, plan: &Plan, cwd: &Path) -> Option<FileTarget> {
+fn target(call: &ToolUse, plan: &Plan, folder: &WorkingFolder) -> Option<FileTarget> {
     let path = call.arguments.get("path").and_then(Value::as_str).filter(|path| !path.is_empty())?;
-    (!is_foreign(&call.name, plan)).then(|| FileTarget::resolve(path, cwd, &[]).ok()).flatten()
+    (!is_foreign(&call.name, plan)).then(|| folder.target(path)).flatten()
 }
 
 /// Returns the location of the call's `path` argument. Only a third-party service knows what its paths mean, so such a
-/// path is not resolved, only joined to `cwd`.
-fn location(call: &ToolUse, target: Option<&FileTarget>, plan: &Plan, cwd: &Path) -> Option<acp::ToolCallLocation> {
+/// path is not resolved, only joined to the folder.
+fn location(
+    call: &ToolUse,
+    target: Option<&FileTarget>,
+    plan: &Plan,
+    folder: &WorkingFolder,
+) -> Option<acp::ToolCallLocation> {
     let path = call.arguments.get("path").and_then(Value::as_str).filter(|path| !path.is_empty())?;
-    let written = || is_foreign(&call.name, plan).then(|| cwd.join(path));
+    let written = || is_foreign(&call.name, plan).then(|| folder.path.join(path));
     target.map(|target| target.path.clone()).or_else(written).map(acp::ToolCallLocation::new)
 }
 

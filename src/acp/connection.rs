@@ -18,6 +18,7 @@ use crate::agents::{Notifier as _, StatusUpdate, TurnEnd};
 use crate::broker::Binding;
 use crate::conversation::Content;
 use crate::graph::Plan;
+use crate::principal::{GrantError, SessionFiles, SessionGrant, UsagePermit};
 use crate::project::load_project;
 use crate::session::{Session, SessionError, Sessions, ViewerId};
 use crate::task::TaskScope;
@@ -56,6 +57,10 @@ pub(super) struct ClientSession {
     pub(super) shared: Arc<SharedSession>,
     /// How the last turn ended before the session was shown here.
     pub(super) last_end: OnceLock<TurnEnd>,
+    /// The grant of this client. The session may be open with that of another token.
+    pub(super) grant: SessionGrant,
+    /// Counts the session for the token of this client, if another one opened it.
+    permit: Option<Arc<UsagePermit>>,
 }
 
 impl ClientConnection {
@@ -97,9 +102,9 @@ impl ClientConnection {
         opened.map_err(|error| errors::internal_error(error.to_string()))
     }
 
-    /// Loads the project of a folder. Fails with the diagnostics of `skein check` if its manifests have errors.
-    pub(super) async fn project(&self, cwd: &Path) -> Result<Project, acp::Error> {
-        let project = load_project(&self.server.projects, cwd, &self.server.grant).await;
+    /// Loads the project of a session's folder. Fails with the diagnostics of `skein check` if its manifests have errors.
+    pub(super) async fn project(&self, cwd: &Path, files: SessionFiles) -> Result<Project, acp::Error> {
+        let project = load_project(&self.server.projects, cwd, files, &self.server.grant).await;
         project.map_err(|broken| errors::project_error(&broken))
     }
 
@@ -116,11 +121,32 @@ impl ClientConnection {
     }
 
     pub(super) fn session(&self, id: &acp::SessionId) -> Result<Arc<ClientSession>, acp::Error> {
-        self.all_open().get(&*id.0).cloned().ok_or_else(|| errors::session_not_open(&id.0))
+        let open = self.all_open().get(&*id.0).cloned();
+        // Another token may have switched to a mode that this one does not admit, or may have ended.
+        let open = open.filter(|open| open.session.admits_client(&self.server.grant) && !open.session.is_ended());
+        open.ok_or_else(|| errors::session_not_open(&id.0))
+    }
+
+    /// Counts a session that another token opened for the token of this client. `None` if this token opened it. Fails
+    /// if the token has too many sessions.
+    pub(super) fn count(&self, session: &Session) -> Result<Option<Arc<UsagePermit>>, GrantError> {
+        if session.is_of_token(&self.server.grant) {
+            return Ok(None);
+        }
+        let before = self.all_open().get(session.id()).and_then(|open| open.permit.clone());
+        match before {
+            Some(permit) => Ok(Some(permit)),
+            None => Ok(Some(Arc::new(self.server.grant.open_session()?))),
+        }
     }
 
     /// Shows a session on this connection from now on. `events` is the number of its events so far.
-    pub(super) fn add(&self, shared: Arc<SharedSession>, events: usize) -> Arc<ClientSession> {
+    pub(super) fn add(
+        &self,
+        shared: Arc<SharedSession>,
+        permit: Option<Arc<UsagePermit>>,
+        events: usize,
+    ) -> Arc<ClientSession> {
         let session = Arc::clone(&shared.session);
         let id = session.id().to_owned();
         let messages = Arc::new(MessageIds::after(events));
@@ -136,6 +162,8 @@ impl ClientConnection {
             commands_changed: Arc::default(),
             closed: CancellationToken::new(),
             last_end: OnceLock::new(),
+            grant: self.server.grant.clone(),
+            permit,
         });
         // A later opening of the same session replaces the earlier one.
         if let Some(earlier) = self.all_open().insert(id, Arc::clone(&open)) {

@@ -161,7 +161,7 @@ pub(super) async fn speak(
                 let open = prompting.session(&request.session_id)?;
                 limits::check_draining(&prompting.server.draining).map_err(|error| errors::usage(&error))?;
                 let shared = Arc::clone(&open.shared);
-                let running = shared.begin()?;
+                let running = shared.begin(&prompting.server.grant)?;
                 let (place, connection) = (shared.ticket(), Arc::clone(&prompting));
                 shared.spawn(async move {
                     let cancelled = responder.cancellation();

@@ -8,12 +8,19 @@ use agent_client_protocol::Client;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema as acp;
 use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use crate::task::TaskScope;
 use crate::tool::editor::{
     Editor, EditorCapabilities, EditorError, Terminal, TerminalCommand, TerminalExit, TerminalOutput,
 };
+
+/// Key in `_meta` of the client's capabilities: its terminals run commands in a sandbox with the profile that they
+/// receive.
+pub(super) const SANDBOX_TERMINAL: &str = "_skein/sandbox_terminal";
+/// Key in `_meta` of a terminal request: the sandbox of its command.
+pub const SANDBOX: &str = "_skein/sandbox";
 
 /// One session's view of its client.
 pub(super) struct ClientEditor {
@@ -26,10 +33,12 @@ pub(super) struct ClientEditor {
 
 /// Returns the editor capabilities of a client. `None` if it has none.
 pub(super) fn abilities(client: &acp::ClientCapabilities) -> Option<EditorCapabilities> {
+    let runs_sandbox = client.meta.as_ref().is_some_and(|meta| meta.get(SANDBOX_TERMINAL) == Some(&Value::Bool(true)));
     let abilities = EditorCapabilities {
         read: client.fs.read_text_file,
         write: client.fs.write_text_file,
         terminal: client.terminal,
+        sandbox: client.terminal && runs_sandbox,
     };
     (abilities != EditorCapabilities::default()).then_some(abilities)
 }
@@ -54,11 +63,14 @@ impl Editor for ClientEditor {
 
     fn run(&self, command: TerminalCommand) -> BoxFuture<'_, Result<Box<dyn Terminal>, EditorError>> {
         let env = command.env.into_iter().map(|(name, value)| acp::EnvVariable::new(name, value)).collect::<Vec<_>>();
-        let request = acp::CreateTerminalRequest::new(self.session.clone(), command.program)
+        let mut request = acp::CreateTerminalRequest::new(self.session.clone(), command.program)
             .args(command.args)
             .env(env)
             .cwd(command.cwd)
             .output_byte_limit(command.output_limit);
+        if let Some(sandbox) = &command.sandbox {
+            request = request.meta(Map::from_iter([(SANDBOX.to_owned(), json!(**sandbox))]));
+        }
         let (client, session, tasks) = (self.client.clone(), self.session.clone(), self.tasks.clone());
         let (tell, told_later) = oneshot::channel();
         // If the caller has stopped waiting when the terminal arrives, it is dropped and thereby released.

@@ -71,7 +71,9 @@ pub(super) fn session(error: &SessionError) -> acp::Error {
         SessionError::Bind(_) | SessionError::Model(_) | SessionError::External(_) | SessionError::Grant(_) => {
             invalid_params(error.to_string())
         }
-        SessionError::Store(_) | SessionError::Record { .. } => internal_error(error.to_string()),
+        SessionError::Store(_) | SessionError::Folder(_) | SessionError::Record { .. } => {
+            internal_error(error.to_string())
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use agent_client_protocol::v1::schema as acp;
 use serde_json::{Map, Value, json};
 
 use super::connection::ClientConnection;
-use super::errors;
 use super::updates::TURN_ENDED;
+use super::{Project, errors};
 
 /// Login method that uses the keys in the environment.
 const ENVIRONMENT: &str = "environment";
@@ -61,11 +61,17 @@ pub(super) fn initialize(connection: &ClientConnection, request: acp::Initialize
         .auth_methods(methods)
 }
 
+/// Loads the project of a client that has named no folder yet.
+async fn default_project(connection: &ClientConnection) -> Result<Project, acp::Error> {
+    let cwd = &connection.server.cwd;
+    connection.project(cwd, connection.server.grant.files_of(cwd)).await
+}
+
 /// Loads the manifests, the session store and the model that a first session needs, while the client decides what to
 /// do. Ignores errors: the request that opens a session reports them.
 pub(super) async fn make_ready(connection: &ClientConnection) {
     let models = async {
-        if let Ok(project) = connection.project(&connection.server.cwd).await {
+        if let Ok(project) = default_project(connection).await {
             let make = tokio::task::spawn_blocking(move || drop(project.models.provider(&project.model)));
             drop(make.await);
         }
@@ -81,7 +87,7 @@ pub(super) async fn authenticate(
 ) -> Result<acp::AuthenticateResponse, acp::Error> {
     match &*request.method_id.0 {
         ENVIRONMENT => {
-            let project = connection.project(&connection.server.cwd).await?;
+            let project = default_project(connection).await?;
             let usable = project.models.provider(&project.model);
             usable.map(|_| acp::AuthenticateResponse::new()).map_err(|error| errors::auth_required(error.to_string()))
         }

@@ -25,9 +25,10 @@ const APPROVAL: &str = "approval";
 /// The protocol reserves categories without the underscore.
 const APPROVAL_CATEGORY: &str = "_approval";
 
-/// Parses the id of a selectable mode. Fails if there is no such mode.
-pub(super) fn mode(plan: &Plan, id: &str) -> Result<ModeId, acp::Error> {
-    let known = id.parse().ok().filter(|mode| plan.is_selectable(mode));
+/// Parses the id of a selectable mode. Fails if there is no such mode, or not for the client's token.
+pub(super) fn mode(open: &ClientSession, id: &str) -> Result<ModeId, acp::Error> {
+    let plan = open.plan();
+    let known = id.parse().ok().filter(|mode| plan.is_selectable(mode) && open.grant.limits().admits_mode(mode));
     known.ok_or_else(|| errors::invalid_params(format!("there is no mode `{id}`; `skein agents` lists them")))
 }
 
@@ -41,12 +42,13 @@ fn mode_name(agent: &AgentEntry, mode: &ModeEntry) -> String {
     }
 }
 
-/// Returns id, name and description of each selectable mode.
-fn selectable(plan: &Plan) -> Vec<(String, String, String)> {
+/// Returns id, name and description of each selectable mode that the client's token admits.
+fn selectable(open: &ClientSession, plan: &Plan) -> Vec<(String, String, String)> {
     let entries = plan.selectable_modes().flat_map(|(agent, modes)| {
-        modes.into_iter().map(move |mode| {
-            let id = format!("{}/{}", agent.manifest.name, mode.mode.slug);
-            (id, mode_name(agent, mode), mode.mode.description.clone())
+        modes.into_iter().filter_map(move |mode| {
+            let id = ModeId::new(agent.manifest.name.clone(), mode.mode.slug.clone());
+            let is_admitted = open.grant.limits().admits_mode(&id);
+            is_admitted.then(|| (id.to_string(), mode_name(agent, mode), mode.mode.description.clone()))
         })
     });
     entries.collect()
@@ -54,7 +56,7 @@ fn selectable(plan: &Plan) -> Vec<(String, String, String)> {
 
 pub(super) fn modes(open: &ClientSession) -> acp::SessionModeState {
     let plan = open.plan();
-    let modes = selectable(&plan).into_iter();
+    let modes = selectable(open, &plan).into_iter();
     let modes = modes.map(|(id, name, about)| acp::SessionMode::new(id, name).description(about)).collect();
     acp::SessionModeState::new(open.session.choice().mode.to_string(), modes)
 }
@@ -64,14 +66,16 @@ pub(super) fn modes(open: &ClientSession) -> acp::SessionModeState {
 pub(super) fn options(open: &ClientSession) -> Vec<acp::SessionConfigOption> {
     let choice = open.session.choice();
     let plan = open.plan();
-    let modes = selectable(&plan).into_iter();
+    let modes = selectable(open, &plan).into_iter();
     let modes: Vec<_> =
         modes.map(|(id, name, about)| acp::SessionConfigSelectOption::new(id, name).description(about)).collect();
     let models = models(open, &choice.model);
     let models: Vec<_> =
         models.iter().map(|name| acp::SessionConfigSelectOption::new(name.to_string(), name.to_string())).collect();
     let limits = open.session.sessions().grant().limits();
-    let levels = ApprovalLevel::ALL.into_iter().filter(|level| limits.admits_approval(*level)).map(|level| {
+    let is_admitted =
+        |level: &ApprovalLevel| limits.admits_approval(*level) && open.grant.limits().admits_approval(*level);
+    let levels = ApprovalLevel::ALL.into_iter().filter(is_admitted).map(|level| {
         let (name, description) = level_in_words(level);
         acp::SessionConfigSelectOption::new(level.as_str(), name).description(description.to_owned())
     });
@@ -105,7 +109,9 @@ fn models(open: &ClientSession, current: &ModelRef) -> Vec<ModelRef> {
 fn approval(open: &ClientSession) -> ApprovalLevel {
     let choice = open.session.choice();
     let of_mode = || open.plan().mode(&choice.mode).map(|(entry, _)| open.session.broker().approval(entry));
-    choice.approval.or_else(of_mode).unwrap_or(ApprovalLevel::Ask)
+    let level = choice.approval.or_else(of_mode).unwrap_or(ApprovalLevel::Ask);
+    // The prompts of this client have no looser level than its token admits.
+    open.grant.limits().tighten(level)
 }
 
 /// Returns the name and the meaning of a level.
@@ -121,7 +127,7 @@ fn level_in_words(level: ApprovalLevel) -> (&'static str, &'static str) {
 
 /// Handles `session/set_mode`. Fails if the mode is unknown or the session cannot switch to it.
 pub(super) async fn set_mode(open: &ClientSession, request: &acp::SetSessionModeRequest) -> Result<(), acp::Error> {
-    let mode = mode(&open.plan(), &request.mode_id.0)?;
+    let mode = mode(open, &request.mode_id.0)?;
     open.session.set_mode(mode).await.map_err(|error| errors::session(&error))?;
     tracing::info!(session = open.session.id(), mode = %request.mode_id.0, "mode switched");
     Ok(())
@@ -146,8 +152,12 @@ pub(super) async fn set_option(
     let value =
         value.ok_or_else(|| errors::invalid_params(format!("the option `{option}` takes the id of a value")))?;
     let set = match option {
-        MODE => open.session.set_mode(mode(&open.plan(), &value)?).await,
-        APPROVAL => open.session.set_approval(ApprovalLevel::from_name(&value).ok_or_else(|| unfit(&value))?).await,
+        MODE => open.session.set_mode(mode(open, &value)?).await,
+        APPROVAL => {
+            let level = ApprovalLevel::from_name(&value).ok_or_else(|| unfit(&value))?;
+            open.grant.check_approval(level).map_err(|error| errors::invalid_params(error.to_string()))?;
+            open.session.set_approval(level).await
+        }
         MODEL => {
             let model = ModelRef::from(value.as_str());
             if !models(open, &open.session.choice().model).contains(&model) {

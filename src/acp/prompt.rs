@@ -13,7 +13,7 @@ use super::{content, errors, options};
 use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::orchestrator::PromptOptions;
 use crate::project::load_project;
-use crate::session::{LiveSession, PromptError, TurnFailure, name_session};
+use crate::session::{LiveSession, PromptError, SessionRoots, TurnFailure, name_session};
 
 /// Runs the turn of `running` when `place`, its ticket among the session's requests, comes up. Fails if the prompt is
 /// invalid, its mode cannot be entered or the turn fails.
@@ -28,8 +28,10 @@ pub(super) async fn prompt(
     let updates = Arc::clone(&open.viewer);
     let ready = async {
         let order = place.wait().await;
-        let loaded =
-            load_project(&connection.server.projects, &open.session.context().cwd, &connection.server.grant).await;
+        let (projects, roots) = (&connection.server.projects, SessionRoots::of(open.session.context()));
+        // The session keeps the modes of the token that opened it.
+        let grant = open.session.sessions().grant();
+        let loaded = load_project(projects, &roots.cwd, roots.files, grant).await;
         if open.shared.reload(loaded).await {
             options::refresh_updates(open).await.into_iter().for_each(|update| updates.send(update));
         }
@@ -72,7 +74,7 @@ pub(super) async fn prompt(
             };
         }
     };
-    let pending = open.session.begin().map_err(|error| errors::prompt(&error))?;
+    let pending = open.session.begin_for(&open.grant).map_err(|error| errors::prompt(&error))?;
     // The turn has its mode; a later switch applies to the next turn.
     drop(order);
     let live = Arc::clone(open.session.live());

@@ -9,6 +9,9 @@
 mod ledger;
 mod questions;
 mod reconnect;
+mod terminals;
+
+pub use terminals::TerminalCall;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -30,6 +33,8 @@ const MAX_MESSAGE: usize = 16 << 20;
 pub enum RelayOutput {
     Editor(String),
     Server(String),
+    /// A request of the server that the caller answers, not the editor.
+    Terminal(TerminalCall),
     /// The server refuses the editor. No further connection can help.
     Refused(String),
 }
@@ -51,6 +56,8 @@ pub struct EditorRelay {
     answers: Vec<SentAnswer>,
     next_question: u64,
     next_request: u64,
+    /// The caller runs the commands of the server.
+    runs_terminals: bool,
     output: Vec<RelayOutput>,
 }
 
@@ -258,7 +265,15 @@ impl EditorRelay {
         let mut before = None;
         let mut is_sent = false;
         match method.as_str() {
-            "initialize" => self.initialize = Some(params.clone()),
+            "initialize" => {
+                let mut announced = params.clone();
+                self.announce_terminals(&mut announced);
+                is_sent = announced != params;
+                if is_sent {
+                    self.send_request(&id, "initialize", &announced);
+                }
+                self.initialize = Some(announced);
+            }
             "session/load" => {
                 let fresh = RelaySession { params: load_params(&session, &params), ..RelaySession::default() };
                 before = self.sessions.insert(session, fresh);
@@ -305,6 +320,7 @@ impl EditorRelay {
         }
         let method = message["method"].as_str().unwrap_or_default();
         match (method, message.get("id")) {
+            (_, Some(_)) if self.take_terminal_call(&message) => {}
             (_, Some(_)) => self.receive_question(&message),
             ("session/update", None) => self.receive_update(message, text),
             (TURN_ENDED, None) => self.receive_end(&message, text),

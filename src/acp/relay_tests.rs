@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{EditorRelay, RelayOutput};
+use super::{EditorRelay, RelayOutput, TerminalCall};
 
 /// What the turn of the test does, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -251,6 +251,7 @@ fn play(cuts: &[(usize, usize)]) -> Vec<String> {
             }
             Some(RelayOutput::Server(line)) => Some(line),
             Some(RelayOutput::Refused(problem)) => panic!("{problem}"),
+            Some(RelayOutput::Terminal(call)) => panic!("{call:?}"),
             None => None,
         };
         let to_relay = if to_server.is_none() { server.out.pop_front() } else { None };
@@ -348,6 +349,7 @@ fn settle(relay: &mut EditorRelay, server: &mut PlayedServer, output: Vec<RelayO
             Some(RelayOutput::Editor(line)) => shown.push(serde_json::from_str(&line).unwrap()),
             Some(RelayOutput::Server(line)) => server.receive(&line),
             Some(RelayOutput::Refused(problem)) => panic!("{problem}"),
+            Some(RelayOutput::Terminal(call)) => panic!("{call:?}"),
             None => match server.out.pop_front() {
                 Some(message) => output.extend(relay.receive_from_server(&message.to_string())),
                 None => return shown,
@@ -440,4 +442,26 @@ fn without_a_server_every_request_gets_an_error() {
     let output = relay.give_up("the server is gone");
     assert_eq!(output.len(), 2);
     assert!(relay.is_idle());
+}
+
+/// The caller runs the commands of the server: the server is told so, and the editor gets none of the requests.
+#[test]
+fn commands_of_the_server_are_for_the_caller() {
+    let mut relay = EditorRelay::with_terminals();
+    relay.connect();
+    let hello =
+        request(0, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {"fs": {"readTextFile": true}}}));
+    let sent = relay.receive_from_editor(&hello);
+    let [RelayOutput::Server(line)] = sent.as_slice() else { panic!("one message, not {sent:?}") };
+    let announced: Value = serde_json::from_str(line).unwrap();
+    let expected = json!({"fs": {"readTextFile": true}, "terminal": true, "_meta": {"_skein/sandbox_terminal": true}});
+    assert_eq!(announced["params"]["clientCapabilities"], expected);
+    relay.receive_from_server(&json!({"jsonrpc": "2.0", "id": 0, "result": {}}).to_string());
+    relay.receive_from_editor(&request(1, "session/new", &json!({"cwd": "/p", "additionalDirectories": ["/q"]})));
+    relay.receive_from_server(&json!({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s"}}).to_string());
+    let params = json!({"sessionId": "s", "command": "bash"});
+    let asked = json!({"jsonrpc": "2.0", "id": 7, "method": "terminal/create", "params": params});
+    let folders = vec!["/p".into(), "/q".into()];
+    let call = TerminalCall { id: json!(7), method: "terminal/create".to_owned(), params, folders };
+    assert_eq!(relay.receive_from_server(&asked.to_string()), [RelayOutput::Terminal(call)]);
 }

@@ -14,13 +14,15 @@ use super::editor::{self, ClientEditor};
 use super::shared_session::SharedSession;
 use super::stop_reason::stop_reason;
 use super::updates::TURN_STATE;
-use super::{Project, errors, options};
+use super::{Project, errors, limited_client, options};
 use crate::agents::Event;
 use crate::graph::Plan;
 use crate::manifest::{HttpTransport, ServiceEntry, SessionServiceError, StdioTransport, Transport, client_service};
+use crate::principal::{GrantError, SessionFiles};
 use crate::project::{ClientPorts, SessionLauncher};
-use crate::session::{SessionRoots, SessionViewer};
+use crate::session::{SessionError, SessionRoots};
 use crate::store::{Cursor, FolderFilter, ListFilter, StoredSession};
+use crate::tool::WorkingFolder;
 
 /// Sessions on one page of a list.
 const PAGE: usize = 50;
@@ -29,6 +31,8 @@ const PAGE: usize = 50;
 struct SessionParams {
     cwd: PathBuf,
     roots: Vec<PathBuf>,
+    /// Where the folders are.
+    files: SessionFiles,
     servers: Vec<acp::McpServer>,
 }
 
@@ -44,30 +48,40 @@ impl SessionParams {
                 return Err(errors::invalid_params(format!("`{}` is not an absolute path", path.display())));
             }
         }
+        let grant = &connection.server.grant;
+        let files = grant.files_of(&cwd);
         // A token learns nothing about folders outside its own, not even that they exist.
-        for path in std::iter::once(&cwd).chain(&roots) {
-            let admitted = connection.server.grant.check_folder(path);
-            admitted.map_err(|error| errors::invalid_params(error.to_string()))?;
+        for root in &roots {
+            grant.check_place(root, files).map_err(|error| errors::invalid_params(error.to_string()))?;
         }
-        if !cwd.is_dir() {
+        if files == SessionFiles::Server && !cwd.is_dir() {
             return Err(errors::invalid_params(format!("the working directory `{}` does not exist", cwd.display())));
         }
-        Ok(Self { cwd, roots, servers })
+        Ok(Self { cwd, roots, files, servers })
     }
 }
 
 /// Returns the launcher for sessions in `cwd` with the client's MCP servers.
 async fn launcher(
     connection: &ClientConnection,
-    cwd: &Path,
+    (cwd, files): (&Path, SessionFiles),
     servers: &[acp::McpServer],
 ) -> Result<SessionLauncher, acp::Error> {
-    let project = connection.project(cwd).await?;
-    let (services, notices) = client_services(servers, cwd, project.broker.plan());
+    let project = connection.project(cwd, files).await?;
+    // A program that a client brings starts in the session's folder, if that is here.
+    let folder = (files == SessionFiles::Server).then_some(cwd);
+    let (services, notices) = client_services(servers, folder, project.broker.plan());
     let sessions = connection.sessions().await?.clone();
     let launcher = SessionLauncher::new(sessions, project, connection.server.approval);
     let mut launcher = launcher.map_err(|error| errors::mode(&error))?.with_services(services);
     notices.into_iter().for_each(|notice| launcher.add_notice(notice));
+    let lends_files = editor::abilities(&connection.client()).is_some_and(|abilities| abilities.read);
+    if files == SessionFiles::Client && !lends_files {
+        launcher.add_notice(format!(
+            "this session has no files: {} is not below a root of your token, and your editor lends no files (`fs`)",
+            cwd.display()
+        ));
+    }
     connection.take_notices().into_iter().for_each(|notice| launcher.add_notice(notice));
     Ok(launcher)
 }
@@ -78,7 +92,7 @@ fn ports(
     client: &ConnectionTo<Client>,
     project: &Project,
     id: &str,
-    cwd: &Path,
+    folder: WorkingFolder,
 ) -> ClientPorts {
     let session = acp::SessionId::new(id);
     let editor = editor::abilities(&connection.client()).map(|abilities| {
@@ -87,13 +101,17 @@ fn ports(
     });
     let plan = Arc::clone(project.broker.plan());
     let (wire, features) = (connection.wire.clone(), connection.features());
-    let (client, cwd, rules) = (client.clone(), cwd.to_owned(), Arc::clone(&project.rules));
-    ClientPorts { asker: Arc::new(AcpAsker { client, session, wire, plan, cwd, rules, features }), editor }
+    let (client, rules) = (client.clone(), Arc::clone(&project.rules));
+    ClientPorts { asker: Arc::new(AcpAsker { client, session, wire, plan, folder, rules, features }), editor }
 }
 
 /// Converts the client's MCP servers to services of the session. Leaves out servers that cannot be used and returns a
 /// notice about each.
-fn client_services(servers: &[acp::McpServer], cwd: &Path, plan: &Plan) -> (Vec<Arc<ServiceEntry>>, Vec<String>) {
+fn client_services(
+    servers: &[acp::McpServer],
+    cwd: Option<&Path>,
+    plan: &Plan,
+) -> (Vec<Arc<ServiceEntry>>, Vec<String>) {
     let mut brought: Vec<Arc<ServiceEntry>> = Vec::new();
     let mut notices = Vec::new();
     for server in servers {
@@ -117,12 +135,12 @@ fn client_services(servers: &[acp::McpServer], cwd: &Path, plan: &Plan) -> (Vec<
     (brought, notices)
 }
 
-fn stdio_transport(server: &acp::McpServerStdio, cwd: &Path) -> Transport {
+fn stdio_transport(server: &acp::McpServerStdio, cwd: Option<&Path>) -> Transport {
     Transport::Stdio(StdioTransport {
         command: server.command.to_string_lossy().into_owned(),
         args: server.args.clone(),
         env: server.env.iter().map(|variable| (variable.name.clone(), variable.value.clone())).collect(),
-        cwd: Some(cwd.to_string_lossy().into_owned()),
+        cwd: cwd.map(|cwd| cwd.to_string_lossy().into_owned()),
     })
 }
 
@@ -132,8 +150,8 @@ pub(super) async fn new(
     request: acp::NewSessionRequest,
 ) -> Result<Arc<ClientSession>, acp::Error> {
     let given = SessionParams::try_new(connection, request.cwd, request.additional_directories, request.mcp_servers)?;
-    let launcher = launcher(connection, &given.cwd, &given.servers).await?;
-    let roots = SessionRoots { cwd: given.cwd.clone(), roots: given.roots };
+    let launcher = launcher(connection, (&given.cwd, given.files), &given.servers).await?;
+    let roots = SessionRoots { cwd: given.cwd.clone(), roots: given.roots, files: given.files };
     let shared = connection.server.open_sessions.ports();
     let launched = launcher.create(roots, |_| shared.of_session()).await.map_err(|error| errors::session(&error))?;
     let shared = connection.server.open_sessions.add(launched.session, launcher.project().clone(), shared);
@@ -155,17 +173,20 @@ async fn attach(
     replay: Replay,
 ) -> Result<Arc<ClientSession>, acp::Error> {
     let (session, live) = (Arc::clone(&shared.session), shared.session.live());
+    let refused = |error: GrantError| errors::session(&SessionError::from(error));
+    let permit = connection.count(&session).map_err(refused)?;
     loop {
         let version = live.version();
         let events = match (replay, live.is_running()) {
             (Replay::Nothing, false) => Vec::new(),
             _ => session.sessions().events(session.id()).await.map_err(|error| errors::session(&error))?,
         };
-        let open = connection.add(Arc::clone(&shared), session.event_count());
-        let viewer = Arc::clone(&open.viewer) as Arc<dyn SessionViewer>;
+        let open = connection.add(Arc::clone(&shared), permit.clone(), session.event_count());
+        let viewer = limited_client::viewer(&open);
         // If a turn began or ended meanwhile, the events are read again.
         if live.attach(connection.id, viewer, &events, replay == Replay::Everything, version).is_ok() {
-            let ports = ports(connection, client, &shared.project(), session.id(), &session.context().cwd);
+            let ports = ports(connection, client, &shared.project(), session.id(), session.context().working_folder());
+            let ports = limited_client::ports(&open, ports, connection.server.open_sessions.ask_timeout());
             shared.ports.attach(connection.id, ports);
             let ended = |event: &Event| if let Event::TurnEnded { end } = event { Some(end.clone()) } else { None };
             if let Some(end) = events.iter().rev().find_map(ended) {
@@ -202,13 +223,14 @@ async fn reopen(
     let _alone = open_sessions.lock_session(&id.0).await;
     let sessions = connection.sessions().await?;
     let stored = sessions.store().find(&id.0).await.map_err(|error| errors::internal_error(error.to_string()))?;
-    let cwd = stored.ok_or_else(|| errors::not_stored(&id.0))?.cwd;
+    let StoredSession { cwd, files, .. } = stored.ok_or_else(|| errors::not_stored(&id.0))?;
     let is_shared = |open: &Arc<SharedSession>| open.is_busy() || open.session.live().has_others(connection.id);
-    if let Some(shared) = open_sessions.find(&id.0).filter(is_shared) {
+    if let Some(shared) = open_sessions.find_live(&id.0).await.filter(is_shared) {
+        shared.session.check_client(&connection.server.grant).map_err(|error| errors::session(&error))?;
         return attach(connection, client, shared, replay).await;
     }
     // A session stays in the folder where it started, so the manifests and the trust of that folder apply.
-    let mut launcher = launcher(connection, &cwd, &given.servers).await?;
+    let mut launcher = launcher(connection, (&cwd, files), &given.servers).await?;
     if cwd != given.cwd {
         launcher.add_notice(format!("the session works in {}, where it began", cwd.display()));
     }

@@ -10,10 +10,10 @@ use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Project, errors};
-use crate::project::{ClientPorts, ProjectError};
+use crate::principal::SessionGrant;
+use crate::project::{ClientPorts, ProjectError, SessionProject};
 use crate::session::{Session, SharedAsker, SharedEditor, ViewerId};
 use crate::task::TaskScope;
-use crate::tool::Notice;
 
 /// Returns an id for a client that shows sessions. No other client of this process has it.
 pub fn next_viewer_id() -> ViewerId {
@@ -59,8 +59,7 @@ impl SharedSessions {
         let id = session.id().to_owned();
         let open = Arc::new(SharedSession {
             session,
-            project: Mutex::new(project),
-            reload_problem: Mutex::default(),
+            project: SessionProject::new(project),
             ports,
             turn: Mutex::default(),
             order: Arc::default(),
@@ -75,6 +74,17 @@ impl SharedSessions {
     /// Returns the open session `id`. `None` if it is not open.
     pub fn find(&self, id: &str) -> Option<Arc<SharedSession>> {
         lock(&self.sessions).get(id)?.upgrade()
+    }
+
+    /// Returns the open session `id` for a client that would join it. Closes it first if its token has ended. `None` if
+    /// it is not open any more. The caller has locked the session.
+    pub async fn find_live(&self, id: &str) -> Option<Arc<SharedSession>> {
+        let open = self.find(id)?;
+        if open.session.is_ended() {
+            self.close(&open).await;
+            return None;
+        }
+        Some(open)
     }
 
     /// Locks a session id while a request opens or closes the session, so that it is open at most once.
@@ -96,9 +106,19 @@ impl SharedSessions {
 
     /// Ends a session that no connection shows any more: cancels its turn, waits for its end and closes the session.
     pub async fn close(&self, open: &SharedSession) {
-        lock(&self.sessions).remove(open.session.id());
+        self.remove(open);
         open.interrupt().await;
         open.session.close();
+    }
+}
+
+impl SharedSessions {
+    /// Removes a session, unless it was opened again meanwhile.
+    fn remove(&self, open: &SharedSession) {
+        let mut sessions = lock(&self.sessions);
+        if sessions.get(open.session.id()).is_some_and(|known| std::ptr::eq(known.as_ptr(), open)) {
+            sessions.remove(open.session.id());
+        }
     }
 }
 
@@ -126,9 +146,7 @@ impl SharedPorts {
 pub struct SharedSession {
     pub session: Arc<Session>,
     /// What applies in the session's folder since the last time its files changed.
-    project: Mutex<Project>,
-    /// The last problem with changed files, which is shown once.
-    reload_problem: Mutex<Option<String>>,
+    project: SessionProject,
     pub ports: SharedPorts,
     turn: Mutex<Option<TurnTokens>>,
     /// Serializes prompts and changes of the session in the order of their requests.
@@ -138,7 +156,7 @@ pub struct SharedSession {
 }
 
 /// The tokens of a running turn: `cancel` stops it, `ended` is cancelled when it has ended.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct TurnTokens {
     cancel: CancellationToken,
     ended: CancellationToken,
@@ -161,32 +179,13 @@ impl RequestTicket {
 
 impl SharedSession {
     pub(super) fn project(&self) -> Project {
-        lock(&self.project).clone()
+        self.project.current()
     }
 
-    /// Applies the manifests and settings of the session's folder if they have changed. Returns true if they apply from
-    /// now on. If they have errors, the old ones stay and the user gets a notice.
-    pub(super) async fn reload(&self, loaded: Result<Project, ProjectError>) -> bool {
-        let problem = match loaded {
-            Ok(project) if project.broker.plan().is_same(self.project().broker.plan()) => None,
-            Ok(project) => match project.apply_to(&self.session).await {
-                Ok(()) => {
-                    *lock(&self.project) = project;
-                    *lock(&self.reload_problem) = None;
-                    return true;
-                }
-                Err(error) => Some(error.to_string()),
-            },
-            Err(error) => Some(error.problem),
-        };
-        if *lock(&self.reload_problem) != problem {
-            if let Some(problem) = &problem {
-                let notice = format!("the changed files are not used, and the session stays as it was: {problem}");
-                self.session.queue_notice(Notice::new(notice));
-            }
-            *lock(&self.reload_problem) = problem;
-        }
-        false
+    /// Applies the manifests and settings of the session's folder if they have changed. Returns true if other ones apply
+    /// from the next turn on. If they have errors, the old ones stay and the user gets a notice.
+    pub async fn reload(&self, loaded: Result<Project, ProjectError>) -> bool {
+        self.project.reload(&self.session, loaded).await
     }
 
     /// Returns a ticket after all earlier requests for this session.
@@ -200,17 +199,28 @@ impl SharedSession {
 
     /// Marks the session as busy as soon as its prompt is read, so that a cancel right after it finds the turn. Fails
     /// if a turn is running.
-    pub(super) fn begin(self: &Arc<Self>) -> Result<RunningTurn, acp::Error> {
-        self.try_begin().ok_or_else(errors::busy)
+    pub(super) fn begin(self: &Arc<Self>, grant: &SessionGrant) -> Result<RunningTurn, acp::Error> {
+        self.try_begin(grant).ok_or_else(errors::busy)
     }
 
-    /// Marks the session as busy. `None` if a turn is running.
-    pub fn try_begin(self: &Arc<Self>) -> Option<RunningTurn> {
+    /// Marks the session as busy with a turn of a client with this grant. The turn ends with the token of the client
+    /// and with that of the session, also if no connection shows it. `None` if a turn is running.
+    pub fn try_begin(self: &Arc<Self>, grant: &SessionGrant) -> Option<RunningTurn> {
         let mut turn = lock(&self.turn);
         if turn.is_some() {
             return None;
         }
-        let tokens = turn.insert(TurnTokens::default()).clone();
+        let cancel = self.session.sessions().grant().end_signal().child_token();
+        let tokens = turn.insert(TurnTokens { cancel, ended: CancellationToken::new() }).clone();
+        if !self.session.is_of_token(grant) {
+            let (token, TurnTokens { cancel, ended }) = (grant.end_signal().clone(), tokens.clone());
+            self.tasks.spawn(async move {
+                tokio::select! {
+                    () = ended.cancelled() => {}
+                    () = token.cancelled() => cancel.cancel(),
+                }
+            });
+        }
         let ended = Some(tokens.ended.clone().drop_guard());
         Some(RunningTurn { open: Arc::clone(self), turn: tokens, ended })
     }

@@ -22,7 +22,7 @@ use crate::agents::{ChildSession, Event, Notifier, StatusUpdate, TurnEnd, active
 use crate::broker::ToolClaims;
 use crate::conversation::{Content, Message, MessagePart, Role, ToolUse};
 use crate::session::{Session, SessionViewer, TurnFailure};
-use crate::tool::Activity;
+use crate::tool::{Activity, WorkingFolder};
 
 /// A notifier that sends the events of one session to its client.
 pub(super) struct Updates {
@@ -30,7 +30,7 @@ pub(super) struct Updates {
     session_id: Arc<str>,
     /// Weak, so that a notifier does not keep the session open.
     session: Weak<Session>,
-    cwd: PathBuf,
+    folder: WorkingFolder,
     /// Files below these folders are shown as locations if a tool's result names them.
     roots: Vec<PathBuf>,
     features: ClientFeatures,
@@ -113,9 +113,10 @@ impl Updates {
         messages: Arc<MessageIds>,
     ) -> Self {
         let context = session.context();
-        let (session_id, cwd, roots) = (Arc::from(session.id()), context.cwd.clone(), context.roots.clone());
+        let (session_id, folder) = (Arc::from(session.id()), context.working_folder());
+        let roots = context.client_folders().map_or(&context.roots, |client| &client.roots).clone();
         let session = Arc::downgrade(session);
-        Self { wire, session_id, session, cwd, roots, features, turn: Mutex::default(), messages }
+        Self { wire, session_id, session, folder, roots, features, turn: Mutex::default(), messages }
     }
 
     /// Returns the writer to the client and the session id of the updates.
@@ -134,7 +135,7 @@ impl Updates {
             wire: self.wire.clone(),
             session_id: Arc::from(session),
             session: Weak::clone(&self.session),
-            cwd: self.cwd.clone(),
+            folder: self.folder.clone(),
             roots: self.roots.clone(),
             features: self.features,
             turn: Mutex::default(),
@@ -205,13 +206,13 @@ impl Updates {
             // Further text belongs to a new message.
             Event::Message { .. } => turn.speaking = None,
             // The client sees the call in the child session that makes it.
-            Event::ToolStarted { by: Some(_), .. } if live && self.features.subagents => {}
+            Event::ToolStarted { by: Some(by), .. } if live && self.features.subagents && by.contains('/') => {}
             Event::ToolEnded { id, .. } if live && !turn.calls.contains_key(id) => {}
             Event::ToolStarted { call, by } => {
                 let Some(session) = self.session.upgrade() else { return };
                 let (said, plan) = (claims(&session, call), session.plan());
                 turn.calls.insert(call.id.clone(), CallDisplay::of(call, said.as_ref(), &plan));
-                let started = calls::tool_call(call, by.as_deref(), said.as_ref(), &plan, &self.cwd);
+                let started = calls::tool_call(call, by.as_deref(), said.as_ref(), &plan, &self.folder);
                 self.send(acp::SessionUpdate::ToolCall(started));
             }
             Event::ToolEnded { id, outcome, activity, .. } => {
@@ -263,7 +264,7 @@ impl Updates {
     }
 
     fn folders(&self) -> (&Path, &[PathBuf]) {
-        (&self.cwd, &self.roots)
+        (&self.folder.path, &self.roots)
     }
 
     fn say(&self, voice: ChunkKind, text: String) {

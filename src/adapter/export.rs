@@ -7,26 +7,23 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use rmcp::model::{
-    Annotations, CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, GetPromptRequestParams,
-    GetPromptResponse, Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-    ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ReadResourceRequestParams,
-    ReadResourceResponse, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
+    CallToolRequestParams, CallToolResponse, GetPromptRequestParams, GetPromptResponse, GetPromptResult,
+    Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ProgressNotificationParam, ReadResourceRequestParams, ReadResourceResponse,
+    ReadResourceResult, ResultType, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
+use super::call_results::{parse, refusal, result};
+use super::client_calls::{ClientCall, ClientCalls, PROGRESS_BUFFER, cancel_at_end};
 use crate::broker::{Binding, BoundTool, Requester, RequirementSource, ServiceResource};
-use crate::conversation::Content;
-use crate::tool::{CallContext, CallProgress, ServiceError, SessionContext, ToolOutcome};
+use crate::tool::{CallContext, CallProgress, SessionContext};
 
 /// Services whose tools work only in a session that Skein runs: they need its delegator or its service manager.
 pub const SESSION_SERVICES: [&str; 2] = ["summon", "extensionmanager"];
-
-/// Progress messages that are buffered for a slow client; when the buffer is full, further ones are dropped.
-const PROGRESS_BUFFER: usize = 64;
 
 /// An MCP server for a binding. Clones share one tool list.
 #[derive(Debug, Clone)]
@@ -37,6 +34,8 @@ pub struct BindingServer {
     /// Services whose tools are not served.
     excluded: Vec<String>,
     listed: Arc<OnceLock<BTreeMap<String, ExportedTool>>>,
+    /// The calls whose questions go to the client. `None` if they go to the user of the session.
+    client_calls: Option<ClientCalls>,
 }
 
 /// The origin of the calls that a server receives, and the binding that decides on them.
@@ -164,7 +163,7 @@ impl BindingServer {
         about: impl Into<String>,
     ) -> Self {
         let origin = CallOrigin::Session { source: source.into(), session };
-        Self { origin, names, about: about.into(), excluded: Vec::new(), listed: Arc::default() }
+        Self { origin, names, about: about.into(), excluded: Vec::new(), listed: Arc::default(), client_calls: None }
     }
 
     /// Creates a server for the program of a service: it serves the service that the program requires, and nothing else.
@@ -176,13 +175,31 @@ impl BindingServer {
             source.caller()
         );
         let (origin, names) = (CallOrigin::Service(source), ToolNaming::Bare);
-        Self { origin, names, about, excluded: Vec::new(), listed: Arc::default() }
+        Self { origin, names, about, excluded: Vec::new(), listed: Arc::default(), client_calls: None }
     }
 
     /// Does not serve the tools and instructions of these services.
     #[must_use]
     pub fn without_services(self, services: &[&str]) -> Self {
         Self { excluded: services.iter().map(ToString::to_string).collect(), ..self }
+    }
+
+    /// Sends the questions of tools and services to the client that makes the call.
+    #[must_use]
+    pub fn with_client_questions(self) -> Self {
+        Self { client_calls: Some(ClientCalls::default()), ..self }
+    }
+
+    /// Returns whether a call waits for an answer of a client.
+    pub fn has_suspended(&self) -> bool {
+        self.client_calls.as_ref().is_some_and(ClientCalls::has_suspended)
+    }
+
+    /// Ends the calls that wait for answers of clients, and all others whose questions go to them.
+    pub async fn stop(&self) {
+        if let Some(calls) = &self.client_calls {
+            calls.stop().await;
+        }
     }
 
     fn serves(&self, service: &str) -> bool {
@@ -300,8 +317,12 @@ impl ServerHandler for BindingServer {
             let problem = format!("the call of `{}` lacks {}", request.name, missing.join(", "));
             return Err(ErrorData::invalid_params(problem, None));
         }
-        let (heard, mut progress) = tokio::sync::mpsc::channel::<CallProgress>(PROGRESS_BUFFER);
         let (mut call_context, end) = self.origin.begin(&context)?;
+        if let Some(calls) = &self.client_calls {
+            let tool = listed.inside.clone();
+            return calls.answer(ClientCall { binding, tool, request, context: call_context, end }, &context).await;
+        }
+        let (heard, mut progress) = tokio::sync::mpsc::channel::<CallProgress>(PROGRESS_BUFFER);
         let (cancel, mut ends) = (call_context.cancel.clone(), true);
         let token = context.meta.get_progress_token();
         if token.is_some() {
@@ -362,7 +383,10 @@ impl ServerHandler for BindingServer {
         let cancel = call_context.cancel.clone();
         let reading = binding.read_resource(&request.uri, Requester::Model, call_context);
         let contents = cancel_at_end(reading, &cancel, &end).await.map_err(|error| refusal(&error))?;
-        parse(&contents).map(ReadResourceResponse::Complete).ok_or_else(|| unreadable("resource"))
+        let mut read: ReadResourceResult = parse(&contents).ok_or_else(|| unreadable("resource"))?;
+        // An older service sends no type. rmcp removes it for older clients.
+        read.result_type = Some(ResultType::COMPLETE);
+        Ok(ReadResourceResponse::Complete(read))
     }
 
     async fn list_prompts(
@@ -399,62 +423,14 @@ impl ServerHandler for BindingServer {
         let cancel = call_context.cancel.clone();
         let getting = binding.get_prompt(name, arguments, Requester::Model, call_context);
         let prompt = cancel_at_end(getting, &cancel, &end).await.map_err(|error| refusal(&error))?;
-        parse(&prompt).map(GetPromptResponse::Complete).ok_or_else(|| unreadable("prompt"))
+        let mut prompt: GetPromptResult = parse(&prompt).ok_or_else(|| unreadable("prompt"))?;
+        prompt.result_type = Some(ResultType::COMPLETE);
+        Ok(GetPromptResponse::Complete(prompt))
     }
-}
-
-/// Runs a request. Cancels it when it must end, and waits until it has.
-async fn cancel_at_end<T>(request: impl Future<Output = T>, cancel: &CancellationToken, end: &CancellationToken) -> T {
-    tokio::pin!(request);
-    tokio::select! {
-        biased;
-        result = &mut request => return result,
-        () = end.cancelled() => cancel.cancel(),
-    }
-    request.await
-}
-
-/// Converts unchanged MCP JSON of a service to a type of rmcp. `None` if it does not fit.
-fn parse<T: DeserializeOwned>(value: &Value) -> Option<T> {
-    serde_json::from_value(value.clone()).ok()
 }
 
 fn unreadable(what: &str) -> ErrorData {
     ErrorData::internal_error(format!("the service's {what} is not valid MCP"), None)
-}
-
-fn refusal(error: &ServiceError) -> ErrorData {
-    match error {
-        ServiceError::Refused { .. } | ServiceError::NotPermitted { .. } => {
-            ErrorData::invalid_params(error.to_string(), None)
-        }
-        ServiceError::Cancelled
-        | ServiceError::Died { .. }
-        | ServiceError::TimedOut { .. }
-        | ServiceError::NotStarted { .. }
-        | ServiceError::CircuitOpen { .. } => ErrorData::internal_error(error.to_string(), None),
-    }
-}
-
-fn result(outcome: ToolOutcome) -> CallToolResult {
-    let annotations = |at: usize| outcome.annotations.get(&at).and_then(parse);
-    let content = outcome.content.iter().cloned().enumerate();
-    let content = content.map(|(at, content)| with_annotations(block(content), annotations(at))).collect();
-    let mut result = if outcome.is_error { CallToolResult::error(content) } else { CallToolResult::success(content) };
-    result.structured_content = outcome.structured;
-    result.meta = outcome.meta.and_then(|meta| serde_json::from_value(meta).ok());
-    result
-}
-
-/// Adds the annotations of the service to a part of a result. Links and resources contain their own.
-fn with_annotations(mut block: ContentBlock, annotations: Option<Annotations>) -> ContentBlock {
-    match &mut block {
-        ContentBlock::Text(text) => text.annotations = annotations,
-        ContentBlock::Image(image) => image.annotations = annotations,
-        ContentBlock::Audio(audio) => audio.annotations = annotations,
-        _ => {}
-    }
-    block
 }
 
 /// Returns the required arguments of a tool that a call lacks.
@@ -463,20 +439,4 @@ fn missing_arguments(tool: &Tool, arguments: Option<&Map<String, Value>>) -> Vec
     let required = required.into_iter().flatten().filter_map(Value::as_str);
     let given = |name: &str| arguments.is_some_and(|arguments| arguments.contains_key(name));
     required.filter(|name| !given(name)).map(|name| format!("`{name}`")).collect()
-}
-
-fn block(content: Content) -> ContentBlock {
-    match content {
-        Content::Text(text) | Content::Injected(text) => ContentBlock::text(text),
-        Content::Image { mime, data } => ContentBlock::image(data, mime),
-        Content::Audio { mime, data } => ContentBlock::audio(data, mime),
-        Content::Link(value) => match parse(&value) {
-            Some(link) => ContentBlock::ResourceLink(link),
-            None => ContentBlock::text(value.to_string()),
-        },
-        Content::Resource(value) => match parse(&value) {
-            Some(resource) => ContentBlock::Resource(resource),
-            None => ContentBlock::text(value.to_string()),
-        },
-    }
 }

@@ -203,6 +203,11 @@ impl HttpEndpoint {
         self.ended.cancel();
     }
 
+    /// Returns whether a request with these headers belongs to a session of this endpoint.
+    pub fn has_session(&self, headers: &HeaderMap) -> bool {
+        session_of(headers).is_some_and(|id| self.activity().sessions.contains_key(&id))
+    }
+
     /// Returns whether [`Self::enter`] refuses.
     pub fn is_closed(&self) -> bool {
         self.activity().is_closed

@@ -68,10 +68,11 @@ pub fn system_prompt(
     setting: SystemPromptInputs<'_>,
 ) -> Result<String, PromptFileError> {
     let mode = binding.mode();
+    let folder = session.working_folder();
     let values = PromptValues {
         agent: mode.agent.as_str(),
         mode: mode.mode.as_str(),
-        cwd: &session.cwd.to_string_lossy(),
+        cwd: &folder.path.to_string_lossy(),
         date: setting.date,
         os: setting.os,
         delegates: setting.delegates,
@@ -80,7 +81,9 @@ pub fn system_prompt(
         Some(prompt) => prompt.fill_in(&values)?,
         None => String::new(),
     };
-    for (file, hints) in project_hints(&session.cwd) {
+    // Nothing of a folder at the client is read here, and nothing above the roots of a token.
+    let hints = if session.client_folders().is_some() { Vec::new() } else { project_hints(&session.cwd) };
+    for (file, hints) in hints.into_iter().filter(|(file, _)| session.admits_path(file)) {
         text.push_str(&between("project-instructions", ("file", &file.to_string_lossy()), "", &hints));
     }
     for (service, said) in binding.instructions() {

@@ -12,12 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::ask::{FailedReply, FailureCause, ModelCall, ModelReply};
 use super::code::{AbandonedThreads, Code, is_own};
+use super::inner_calls::InnerCallLog;
 use super::{Event, History, Notifier, RecoveryPolicy, StatusUpdate};
 use crate::broker::Binding;
 use crate::conversation::{Content, Message, MessagePart, Role, ToolResult, ToolUse, Usage};
 use crate::ids::random_id;
 use crate::llm::{ModelRequest, ModelStop, OfferedTool, Provider};
-use crate::tool::{Activity, CallContext, ExchangeView, ServiceError, SessionContext, ToolOutcome};
+use crate::tool::{Activity, CallContext, ExchangeView, InnerCallSink, ServiceError, SessionContext, ToolOutcome};
 
 /// Limits of a turn that does not end by itself.
 #[derive(Debug, Clone, Copy)]
@@ -357,7 +358,8 @@ impl Exchange {
         self.notifier.log(Event::ToolEnded { id, name, outcome, activity });
     }
 
-    /// Makes a call. Sends its activities to the notifier, and adds those that are stored to `seen`.
+    /// Makes a call. Sends its activities and the calls inside it to the notifier, and adds the activities that are stored
+    /// to `seen`.
     pub(super) async fn dispatch(
         &self,
         call: &ToolUse,
@@ -372,8 +374,10 @@ impl Exchange {
             other => return ToolOutcome::error(format!("the arguments must be a JSON object, not {other}")),
         };
         let (notifier, id, seen) = (Arc::clone(&self.notifier), call.id.clone(), Arc::clone(seen));
+        let inner = InnerCallLog::new(&self.notifier, &call.id);
         let context = CallContext::new(Arc::clone(&self.session))
             .with_id(&call.id)
+            .with_inner_calls(Arc::clone(&inner) as Arc<dyn InnerCallSink>)
             .with_view(view.clone())
             .with_cancel(cancel.child_token())
             .with_activity(move |activity| {
@@ -386,7 +390,9 @@ impl Exchange {
                 }
                 notifier.status(StatusUpdate::ToolActivity { id: id.clone(), activity });
             });
-        match self.binding.call(&call.name, arguments, context).await {
+        let called = self.binding.call(&call.name, arguments, context).await;
+        inner.close();
+        match called {
             Ok(outcome) => outcome,
             Err(ServiceError::Cancelled) => cancelled(),
             Err(error) => ToolOutcome::error(error.to_string()),

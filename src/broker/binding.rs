@@ -1,6 +1,7 @@
 //! Holds the frozen tools and services of one session in one mode. Listing and calling use the same predicate.
 
 mod admission;
+mod client_tools;
 mod credential_gate;
 mod exclusion;
 pub(super) mod host_gate;
@@ -24,7 +25,7 @@ pub use resources::{Requester, ServiceResource};
 use sandbox::BoundSandbox;
 
 use super::bound_tool::{BoundTool, SHELL, SandboxChoice, always_asks, reaching, url_argument};
-use super::files::{CallPaths, RelativeBase};
+use super::files::CallPaths;
 use super::gate::{self, DecisionReason, GateDecision, Judge};
 use super::pinned_specs::{ToolClaims, ui_of};
 use super::session_state::BrokerState;
@@ -37,6 +38,7 @@ use crate::manifest::{ApprovalLevel, CodeExecution, Layer, ServiceEntry, Transpo
 use crate::permissions::{self, Call, CommandRule, SourcedRule};
 use crate::sandbox::{SandboxGate, SandboxLauncher};
 use crate::services::{Lease, Service};
+use crate::tool::editor::EditorCapabilities;
 use crate::tool::{Activity, CallContext, Catalog, ServiceError, SessionStates, ToolCall, ToolOutcome, ToolSpec};
 
 /// The tools, services and permissions of a session in its mode.
@@ -59,6 +61,8 @@ pub struct Binding {
     pub(super) request: BindRequest,
     /// The catalog of each bound service at freeze time.
     frozen: Vec<(Arc<Service>, Arc<Catalog>)>,
+    /// What the client of a session with client files lent at freeze time.
+    lent: EditorCapabilities,
     /// Keep the services running.
     _leases: Vec<Lease>,
     /// Binds the services that these require. `None` in the binding of a required service.
@@ -143,6 +147,7 @@ impl Binding {
             sandbox: None,
             request: request.clone(),
             frozen: Vec::new(),
+            lent: client_tools::client_capabilities(&request.session),
             _leases: Vec::new(),
             _binder: None,
         }
@@ -187,9 +192,12 @@ impl Binding {
         self.record_claims();
     }
 
-    /// Returns whether a bound service has added or removed tools since the freeze. Ignores changed descriptions: the
-    /// pinned ones stay in force.
+    /// Returns whether a bound service has added or removed tools since the freeze, or the client lends other things.
+    /// Ignores changed descriptions: the pinned ones stay in force.
     pub async fn is_outdated(&self) -> bool {
+        if client_tools::client_capabilities(&self.request.session) != self.lent {
+            return true;
+        }
         let names = |catalog: &Catalog| catalog.tools.iter().map(|tool| tool.name.clone()).collect::<HashSet<_>>();
         for (service, seen) in &self.frozen {
             if let Some(now) = service.running_catalog().await
@@ -215,6 +223,7 @@ impl Binding {
         catalog: &Arc<Catalog>,
     ) -> Result<BoundTool, ExclusionError> {
         let admission = self.scope.admits(entry, spec.name.as_str())?;
+        client_tools::check(entry, spec.name.as_str(), &self.request.session)?;
         let files: Vec<_> = admission.files().into_iter().cloned().collect();
         let spec = sanitize::sanitize_tool(spec.clone())?;
         if !files.is_empty() && files::takes_command_line(&spec) {
@@ -240,7 +249,7 @@ impl Binding {
             spec,
             builtin,
             brought: matches!(entry.layer, Layer::Project | Layer::Editor),
-            relative: if builtin { RelativeBase::ToSession } else { RelativeBase::Elsewhere },
+            relative: client_tools::relative_base(entry, &self.request.session),
             seen,
             validator,
         })
@@ -340,8 +349,13 @@ impl Binding {
         arguments: Map<String, Value>,
         context: CallContext,
     ) -> Result<ToolOutcome, ServiceError> {
+        let inner = context.begin_inner(name, &arguments);
         let outcome = self.call_once(name, arguments.clone(), context.clone()).await?;
-        self.follow(name, arguments, context, outcome).await
+        let outcome = self.follow(name, arguments, context, outcome).await?;
+        if let Some(inner) = inner {
+            inner.end(&outcome);
+        }
+        Ok(outcome)
     }
 
     /// Calls the tool without following redirects.
@@ -402,7 +416,8 @@ impl Binding {
 
     /// Returns the context with an asker, so that the service can send elicitations.
     fn with_asker(&self, context: CallContext) -> CallContext {
-        context.with_asker(Arc::clone(&self.request.asker))
+        let asker = Arc::clone(context.client_asker().unwrap_or(&self.request.asker));
+        context.with_asker(asker)
     }
 
     /// Returns the gate's decision on a call without running it. Fails if the tool is unknown or the arguments are

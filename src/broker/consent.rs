@@ -25,7 +25,11 @@ pub(super) fn rule_for(subject: &ConsentSubject, session: &SessionContext) -> Op
             return None;
         }
     };
-    let project = std::fs::canonicalize(&session.cwd).ok()?.to_str()?.to_owned();
+    let project = match session.client_folders() {
+        Some(client) => client.cwd.clone(),
+        None => std::fs::canonicalize(&session.cwd).ok()?,
+    };
+    let project = project.to_str()?.to_owned();
     let arguments = [(argument.to_owned(), pattern)].into();
     let tool = Some(subject.tool.clone());
     let rule = PermissionRule { tool, host: None, arguments, project: Some(project), then: RuleEffect::Allow };

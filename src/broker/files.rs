@@ -11,7 +11,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use crate::root_files::{self, ResolveError};
-use crate::tool::{SessionContext, ToolSpec};
+use crate::tool::{ClientFolders, SessionContext, ToolSpec};
 
 /// An argument is a path if its name, or the last part of its name, is one of these words.
 const PATH_WORDS: [&str; 36] = [
@@ -64,6 +64,8 @@ const PER_PROCESS_PATHS: [&str; 6] =
 pub(super) enum RelativeBase {
     /// The session's working directory, which Skein passes to the service.
     ToSession,
+    /// The folder of the session at its client. Nothing of it is on this machine.
+    AtClient,
     /// The folder in which the service was started, which Skein does not know.
     Elsewhere,
 }
@@ -143,7 +145,12 @@ impl<'a> CallPaths<'a> {
     pub(super) fn resolve(&self, path: &str) -> Result<PathBuf, PathError> {
         let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = resolved.entry(path.to_owned());
-        entry.or_insert_with(|| resolve(path, &self.session.cwd, self.relative)).clone()
+        entry.or_insert_with(|| resolve_in(path, self.session, self.relative)).clone()
+    }
+
+    /// Returns whether a resolved path is a folder of this machine.
+    pub(super) fn is_folder(&self, real: &Path) -> bool {
+        self.relative != RelativeBase::AtClient && real.is_dir()
     }
 }
 
@@ -174,7 +181,7 @@ pub fn within(path: &Path, session: &SessionContext) -> Result<PathBuf, PathErro
     let text = path.to_str().ok_or_else(|| PathError::NotUtf8(path.display().to_string()))?;
     let real = resolve(text, &session.cwd, RelativeBase::ToSession)?;
     let below = |root: &PathBuf| std::fs::canonicalize(root).is_ok_and(|root| real.starts_with(root));
-    if session.roots.iter().any(below) {
+    if session.roots.iter().any(below) && session.admits_path(&real) {
         return Ok(real);
     }
     Err(PathError::OutsideRoots(path.display().to_string()))
@@ -186,7 +193,11 @@ pub(super) fn files_in_call(arguments: &Map<String, Value>, session: &SessionCon
     if collect(arguments, false, &mut paths).is_err() {
         return Vec::new();
     }
-    paths.into_iter().filter_map(|path| resolve(path, &session.cwd, RelativeBase::ToSession).ok()).collect()
+    let relative = match session.client_folders() {
+        Some(_) => RelativeBase::AtClient,
+        None => RelativeBase::ToSession,
+    };
+    paths.into_iter().filter_map(|path| resolve_in(path, session, relative).ok()).collect()
 }
 
 /// Returns every argument that may be a path, even if another argument is a command line.
@@ -259,6 +270,26 @@ fn ends_in(name: &str, words: &[&str]) -> bool {
     [last, camel].iter().any(|part| words.contains(&part.to_ascii_lowercase().as_str()))
 }
 
+/// Resolves a path as the called service does.
+fn resolve_in(path: &str, session: &SessionContext, relative: RelativeBase) -> Result<PathBuf, PathError> {
+    match session.client_folders().filter(|_| relative == RelativeBase::AtClient) {
+        Some(client) => resolve_at_client(path, client),
+        None => resolve(path, &session.cwd, relative),
+    }
+}
+
+/// Resolves a path at the client, as text. Fails if it is not below the folders of the session.
+fn resolve_at_client(path: &str, client: &ClientFolders) -> Result<PathBuf, PathError> {
+    if path.contains('\0') {
+        return Err(PathError::Nul);
+    }
+    if path.starts_with('~') || path.contains("://") || path.to_ascii_lowercase().starts_with("file:") {
+        return Err(PathError::NotPlain(path.to_owned()));
+    }
+    let resolved = client.resolve(path);
+    if client.contains(&resolved) { Ok(resolved) } else { Err(PathError::OutsideRoots(path.to_owned())) }
+}
+
 /// Makes a path absolute and resolves `..` and links as the system does. Parts that do not exist yet stay as written.
 pub(super) fn resolve(path: &str, cwd: &Path, relative: RelativeBase) -> Result<PathBuf, PathError> {
     if path.contains('\0') {
@@ -280,10 +311,17 @@ pub(super) fn resolve(path: &str, cwd: &Path, relative: RelativeBase) -> Result<
     }
 }
 
+/// Returns the roots of the session with links resolved, on this machine and at the client.
+pub(super) fn all_roots(session: &SessionContext) -> Vec<PathBuf> {
+    let here = session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok());
+    let at_client = session.client_folders().map(|client| client.roots.as_slice()).unwrap_or_default();
+    here.chain(at_client.iter().cloned()).collect()
+}
+
 /// Returns the path relative to the session root that contains it, so that folders above a project do not affect
 /// matching.
 pub(super) fn below(real: &Path, session: &SessionContext) -> String {
-    let roots = session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok());
+    let roots = all_roots(session).into_iter();
     let inside = roots.filter_map(|root| real.strip_prefix(&root).ok().map(Path::to_owned));
     let shortest = inside.min_by_key(|path| path.as_os_str().len());
     shortest.unwrap_or_else(|| real.to_owned()).to_string_lossy().into_owned()

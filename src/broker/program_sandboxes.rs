@@ -1,6 +1,7 @@
 //! Gives services and external agents their sandboxes. The session that uses a program decides about the hosts that its
 //! process reaches.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::binding::CallPolicy;
@@ -8,7 +9,7 @@ use super::binding::host_gate::{ProgramHostGate, ProgramUsers, SessionHostGate};
 use super::requirement::SessionRequirements;
 use super::{BindRequest, Broker};
 use crate::ids::{AgentName, ServiceName};
-use crate::manifest::{Layer, ModeEntry, ServiceEntry, ServiceSharing};
+use crate::manifest::{Layer, ModeEntry, ServiceEntry, ServiceSharing, Transport};
 use crate::sandbox::proxy::HostGate;
 use crate::sandbox::{SandboxProfile, SandboxSpec};
 use crate::services::{Lease, RequirementHost, ServiceSpec};
@@ -23,7 +24,7 @@ impl Broker {
         let approval = request.approval.map_or_else(|| self.approval(mode), |level| self.tighten(level));
         let policy = CallPolicy {
             approval: Mutex::new(approval),
-            rules: self.rules(&request.session.cwd),
+            rules: self.session_rules(&request.session),
             judge: self.judge.clone(),
             limits: self.limits.clone(),
             states: Arc::clone(&self.states),
@@ -33,7 +34,7 @@ impl Broker {
         let state = self.limits.parent.as_ref().map_or_else(|| Arc::clone(&own), |parent| parent.top_state());
         let gate = SessionHostGate { policy: Arc::new(policy), asker: Arc::clone(&request.asker), state };
         let gate = Arc::new(gate);
-        own.set_gate(Arc::downgrade(&gate) as Weak<dyn HostGate>);
+        own.add_gate(Arc::downgrade(&gate) as Weak<dyn HostGate>);
         gate
     }
 
@@ -48,7 +49,7 @@ impl Broker {
         let requirements: Arc<dyn RequirementHost> =
             Arc::new(SessionRequirements { publisher: self.publisher.clone(), session: state });
         let spec = |entry: &ServiceEntry| {
-            let profile = self.plan.sandbox_of_service(entry);
+            let profile = self.service_profile(entry, session);
             let sandbox = profile.and_then(|profile| self.sandbox_spec(&profile, is_alone(entry, &profile), session));
             let requirements = Some(Arc::clone(&requirements));
             ServiceSpec { manifest: entry.manifest.clone(), sandbox, requirements }
@@ -64,8 +65,22 @@ impl Broker {
 
     /// Returns the sandbox of an external agent. `None` if it runs without one.
     pub fn agent_sandbox(&self, agent: &AgentName, session: &SessionContext) -> Option<SandboxSpec> {
-        let profile = self.plan.agent_sandbox(agent)?;
-        self.sandbox_spec(profile, profile.is_per_root(), session)
+        let stated = self.plan.agent_sandbox(agent).cloned();
+        let layer = self.plan.agent(agent.as_str()).map_or(Layer::Project, |entry| entry.layer);
+        let profile = if session.grant.is_remote() { Some(remote_profile(stated, layer)) } else { stated }?;
+        self.sandbox_spec(&profile, profile.is_per_root(), session)
+    }
+
+    /// Returns the profile of a service's process for a session. `None` if it has no process, or runs without a sandbox.
+    fn service_profile(&self, entry: &ServiceEntry, session: &SessionContext) -> Option<SandboxProfile> {
+        let stated = self.plan.sandbox_of_service(entry);
+        if !session.grant.is_remote() || !matches!(entry.manifest.transport, Transport::Stdio(_)) {
+            return stated;
+        }
+        if stated.is_none() && entry.manifest.is_shared_by_all() {
+            return Some(SandboxProfile::of_shared_program());
+        }
+        Some(remote_profile(stated, entry.layer))
     }
 
     /// Returns the sandbox of a program. `None` if the profile is not applied. `is_alone`: no other top-level session uses
@@ -75,12 +90,22 @@ impl Broker {
             return None;
         }
         let users = if is_alone { ProgramUsers::One(Arc::clone(&session.notices)) } else { ProgramUsers::Several };
-        let mut rules = self.rules(&session.cwd);
+        let mut rules = self.session_rules(session);
         rules.retain(|rule| rule.rule.host.is_some());
         let shown = rules.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         let gate = ProgramHostGate::new(rules, users, Arc::downgrade(&self.states.of(session)));
-        Some(SandboxSpec { profile: Arc::new(profile.clone()), gate: Arc::new(gate), rules: shown })
+        let visible = session.grant.visible_folders().map(<[PathBuf]>::to_vec);
+        Some(SandboxSpec { profile: Arc::new(profile.clone()), gate: Arc::new(gate), rules: shown, visible })
     }
+}
+
+/// Returns the profile of a program in a remote session, which always has one. What the user's own manifest opens for a
+/// program stays readable, such as the folder of its code.
+fn remote_profile(stated: Option<SandboxProfile>, layer: Layer) -> SandboxProfile {
+    let stated = stated.unwrap_or_else(SandboxProfile::of_remote_program);
+    let is_own = matches!(layer, Layer::Builtin | Layer::User | Layer::Extra);
+    let read = stated.read.iter().filter(|entry| is_own && entry.ask.is_empty()).cloned().collect();
+    SandboxProfile { read, ..stated.for_remote() }
 }
 
 /// Returns true if no other top-level session uses the process of a service.

@@ -71,7 +71,7 @@ fn path(given: &str, paths: &CallPaths<'_>) -> Argument {
         Ok(real) => {
             let (shown, absolute) = (files::below(&real, paths.session), real.to_string_lossy().into_owned());
             let given = given.to_owned();
-            if real.is_dir() {
+            if paths.is_folder(&real) {
                 Argument::Folder { shown, absolute, given }
             } else {
                 Argument::Path { shown, absolute, given }

@@ -15,21 +15,27 @@ pub(super) struct BrokerState {
     pub(super) consents: SessionConsents,
     pub(super) specs: PinnedSpecs,
     pub(super) hosts: NamedHosts,
-    /// The gate of the latest binding. Bindings hold it.
-    gate: Mutex<Option<Weak<dyn HostGate>>>,
+    /// The gates of the bindings, the latest last. Bindings hold them.
+    gates: Mutex<Vec<Weak<dyn HostGate>>>,
     /// The binders of the bindings, the latest last. Bindings hold them.
     binders: Mutex<Vec<Weak<dyn RequiredBinder>>>,
 }
 
 impl BrokerState {
-    pub(super) fn set_gate(&self, gate: Weak<dyn HostGate>) {
-        *self.gate.lock().unwrap_or_else(PoisonError::into_inner) = Some(gate);
+    /// Adds the gate of a new binding. When the binding ends, the gate before counts again, as after a turn of another
+    /// token.
+    pub(super) fn add_gate(&self, gate: Weak<dyn HostGate>) {
+        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        gates.retain(|gate| gate.strong_count() > 0);
+        gates.push(gate);
     }
 
     /// Returns the gate of the latest binding. `None` if there is no binding.
     pub(super) fn current_gate(&self) -> Option<Arc<dyn HostGate>> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
+        let gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        gates.iter().rev().find_map(Weak::upgrade)
     }
+
     /// Adds the binder of a new binding. An attempt to bind that fails drops its binder, and the one before counts
     /// again.
     pub(super) fn add_binder(&self, binder: Weak<dyn RequiredBinder>) {

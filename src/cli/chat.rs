@@ -28,18 +28,21 @@ use super::consent::{ScreenLock, TerminalAsker};
 use super::folders::Folders;
 use super::keyboard::{Key, Keyboard};
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_lines};
+use super::reload::{self, ReloadTriggers};
 use super::runtime::{self, CommandRuntime, StopSignals, session_failure};
 use super::session_flags::{
     LaunchSettings, SessionDefaults, SessionFlags, SessionSelector, print_notices, prompt_failure, rejection_help,
     welcome,
 };
 use super::upgrade::{self, Reader};
+use super::workspace_loader::FileTraces;
 use super::wrap::{Margin, Wrap, screen_width};
 use super::{Global, attach, trust};
 use crate::agents::{Event, Notifier, StopReason, TurnEnd, TurnLimits};
 use crate::conversation::Content;
 use crate::orchestrator::PromptOptions;
-use crate::project::LaunchedSession;
+use crate::principal::SessionFiles;
+use crate::project::{LaunchedSession, ProjectLoader, SessionProject, load_project};
 use crate::session::{PromptError, Session, name_session};
 use crate::task::TaskScope;
 use crate::tool::ask::Asker;
@@ -71,6 +74,7 @@ pub(super) fn run(
     };
     trust::offer(folders, output)?;
     let changes = upgrade::changes_once(folders, Reader::User);
+    let files = FileTraces::of(global, folders);
     let (opening, plan) = LaunchSettings::prepare(
         &args.talk,
         TurnLimits::default(),
@@ -82,7 +86,7 @@ pub(super) fn run(
     let input = Input::new(&folders.data, Arc::clone(&keyboard))?;
     let _as_found = keyboard.guard_terminal();
     runtime::block_on_until(
-        StopSignals::Hangup,
+        StopSignals::TerminalOnly,
         plan,
         global,
         folders,
@@ -90,6 +94,9 @@ pub(super) fn run(
         async |started: &CommandRuntime, output: &mut CommandOutput| {
             let mut interrupts = signal(SignalKind::interrupt())
                 .map_err(|error| CommandError::work(format!("Ctrl-C cannot be handled: {error}"), "use `skein run`"))?;
+            let loader = Arc::new(opening.loader(files, global, started));
+            let background = TaskScope::new();
+            reload::watch(&loader, ReloadTriggers::Signal, &background);
             let floor: Arc<ScreenLock> = Arc::default();
             let asker = Arc::new(TerminalAsker::new(Arc::clone(&keyboard), Arc::clone(&floor), folders));
             let which = match (&args.resume, args.talk.continues) {
@@ -126,8 +133,11 @@ pub(super) fn run(
             resume::recall(&events, &screen);
             let (opening, reading) = (&opening, HashSet::new());
             let naming = TaskScope::new();
+            let project = SessionProject::new(opening.project(started));
             let mut chat = Chat {
                 opening,
+                projects: loader,
+                project,
                 started,
                 folders,
                 keyboard,
@@ -140,6 +150,7 @@ pub(super) fn run(
                 naming,
             };
             let talked = chat.talk(args.prompt.clone()).await;
+            background.stop().await;
             talked.and(chat.close().await)
         },
     )
@@ -148,6 +159,9 @@ pub(super) fn run(
 /// State of an interactive session.
 struct Chat<'a> {
     opening: &'a LaunchSettings<'a>,
+    projects: Arc<dyn ProjectLoader>,
+    /// What applies to the session and to those that follow it.
+    project: SessionProject,
     started: &'a CommandRuntime,
     folders: &'a Folders,
     keyboard: Arc<Keyboard>,
@@ -200,6 +214,7 @@ impl Chat<'_> {
                 continue;
             }
             self.input.remember(&line);
+            self.reload(&line).await;
             match self.understand(&line).await {
                 Ok(commands::LineAction::Prompt(prompt)) => self.turn(prompt, true).await,
                 Ok(commands::LineAction::Said(prompt)) => self.turn(prompt, false).await,
@@ -213,6 +228,17 @@ impl Chat<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Applies changed manifests and settings before a line is run. A turn shows the notices about them; before a command
+    /// they are printed.
+    async fn reload(&self, line: &str) {
+        let grant = self.session.sessions().grant();
+        let loaded = load_project(&self.projects, &self.folders.cwd, SessionFiles::Server, grant).await;
+        self.project.reload(&self.session, loaded).await;
+        if line.starts_with('/') {
+            self.session.take_notices().iter().for_each(|notice| self.screen.remark(&notice.text));
+        }
     }
 
     /// Prints the command that resumes the session, unless the session is empty.

@@ -58,6 +58,11 @@ impl Folders {
         Self::resolve(cwd, |name| env::var_os(name), home_in_user_database)
     }
 
+    /// Returns the folder that stays empty: sessions without a folder of this machine have no files of a project.
+    pub(super) fn empty_folder(&self) -> PathBuf {
+        self.state.join("empty")
+    }
+
     fn resolve(
         cwd: PathBuf,
         variable: impl Fn(&str) -> Option<OsString>,

@@ -54,23 +54,6 @@ impl KnownModels {
         })
     }
 
-    /// Fails if the model's name or key is unusable, before anything starts.
-    pub(super) fn check(&self, name: &ModelRef, plan: &Plan) -> Result<(), CommandError> {
-        if let Some(agent) = name.external_agent() {
-            let external = plan.agent(agent.as_str()).is_some_and(|entry| entry.manifest.runtime.is_some());
-            let problem = format!("there is no external agent `{agent}`");
-            return if external {
-                Ok(())
-            } else {
-                Err(CommandError::usage(problem, "`skein agents` lists those that there are"))
-            };
-        }
-        let help =
-            "run `skein configure`, or choose another model: --model, SKEIN_MODEL, SKEIN_ACCELERATOR or your profile";
-        let made = self.provider(name).and_then(|_| self.recovery_policy());
-        made.map(drop).map_err(|error| CommandError::usage(error.to_string(), help))
-    }
-
     /// Creates a provider. Only keys are looked up outside the environment.
     fn make(&self, name: &ModelRef) -> Result<Arc<dyn Provider>, LlmError> {
         let known = self.models.providers();
@@ -114,4 +97,21 @@ impl ModelSource for KnownModels {
             None => None,
         }
     }
+}
+
+/// Fails if the model's name or key is unusable, before anything starts.
+pub(super) fn check_model(models: &dyn ModelSource, name: &ModelRef, plan: &Plan) -> Result<(), CommandError> {
+    if let Some(agent) = name.external_agent() {
+        let external = plan.agent(agent.as_str()).is_some_and(|entry| entry.manifest.runtime.is_some());
+        let problem = format!("there is no external agent `{agent}`");
+        return if external {
+            Ok(())
+        } else {
+            Err(CommandError::usage(problem, "`skein agents` lists those that there are"))
+        };
+    }
+    let help =
+        "run `skein configure`, or choose another model: --model, SKEIN_MODEL, SKEIN_ACCELERATOR or your profile";
+    let made = models.provider(name).and_then(|_| models.recovery_policy());
+    made.map(drop).map_err(|error| CommandError::usage(error.to_string(), help))
 }

@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::folders::Folders;
 use super::keys::Keys;
-use super::models::KnownModels;
+use super::models::{KnownModels, check_model};
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::runtime::store_failure;
 use super::{Global, attach, top_of_mind, workspace};
@@ -99,7 +99,7 @@ fn adviser(args: &RouteArgs, plan: &Plan, folders: &Folders) -> Result<Option<Ar
     let named = args.model.as_deref().filter(|model| !model.is_empty()).map(ModelRef::from);
     let models = KnownModels::of(&settings, named.as_ref(), None, Keys::of(folders), Arc::default());
     let model = named.or(settings.processor).unwrap_or(ModelRef::Offline);
-    models.check(&model, plan)?;
+    check_model(&*models, &model, plan)?;
     let usable = |error: LlmError| CommandError::usage(error.to_string(), "choose another --model or SKEIN_MODEL");
     let accelerator = models.recovery_policy().map_err(usable)?.accelerator;
     accelerator

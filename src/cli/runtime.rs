@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::folders::Folders;
@@ -53,8 +54,10 @@ impl CommandRuntime {
 pub(super) enum StopSignals {
     /// SIGTERM, SIGHUP and Ctrl-C.
     Anything,
-    /// SIGTERM and SIGHUP; the command handles Ctrl-C itself.
-    Hangup,
+    /// SIGTERM, Ctrl-C, and SIGHUP if the terminal is gone. Otherwise SIGHUP makes the command reload its files.
+    Terminal,
+    /// Like `Terminal`, but the command handles Ctrl-C itself.
+    TerminalOnly,
 }
 
 /// Runs `work` with services available, and stops them all before it returns.
@@ -178,23 +181,79 @@ fn cassette(global: &Global) -> Result<Option<Cassette>, CommandError> {
     opened.map_err(|error| CommandError::usage(error.to_string(), "name a file that --record can write or has written"))
 }
 
-/// Waits for SIGTERM, SIGHUP or, depending on `ended_by`, Ctrl-C. Listens from the call on, not from the first poll, so
-/// that signals during startup also cause an orderly shutdown.
+/// Waits for a signal of `ended_by`. Listens from the call on, not from the first poll, so that signals during startup
+/// also cause an orderly shutdown.
 fn wait_for_signal(ended_by: StopSignals) -> impl Future<Output = CommandError> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut kinds = vec![SignalKind::terminate(), SignalKind::hangup()];
-    if ended_by == StopSignals::Anything {
+    let mut kinds = vec![SignalKind::terminate()];
+    if ended_by != StopSignals::TerminalOnly {
         kinds.push(SignalKind::interrupt());
     }
+    if ended_by == StopSignals::Anything {
+        kinds.push(SignalKind::hangup());
+    }
     let signals: Vec<_> = kinds.into_iter().map(signal).collect();
+    let mut hangups = (ended_by != StopSignals::Anything).then(Hangups::listen);
     async move {
         let mut listening: Vec<_> = signals.into_iter().filter_map(Result::ok).collect();
-        if listening.is_empty() {
-            return std::future::pending().await;
+        let any = async {
+            if listening.is_empty() {
+                return std::future::pending().await;
+            }
+            drop(futures::future::select_all(listening.iter_mut().map(|signal| Box::pin(signal.recv()))).await);
+        };
+        let gone = async {
+            match &mut hangups {
+                Some(hangups) => while hangups.recv().await != Hangup::TerminalGone {},
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = any => {}
+            () = gone => {}
         }
-        futures::future::select_all(listening.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
         CommandError::Interrupted
     }
+}
+
+/// What a SIGHUP means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hangup {
+    /// The terminal that the command was started in is gone.
+    TerminalGone,
+    /// A user or a program asks the command to reload its files.
+    Reload,
+}
+
+/// Receives SIGHUP, which has two meanings.
+pub(super) struct Hangups {
+    /// `None` if the system refuses to report it.
+    signal: Option<Signal>,
+    had_terminal: bool,
+}
+
+impl Hangups {
+    /// Listens from now on.
+    pub(super) fn listen() -> Self {
+        Self { signal: signal(SignalKind::hangup()).ok(), had_terminal: has_terminal() }
+    }
+
+    /// Waits for the next one.
+    pub(super) async fn recv(&mut self) -> Hangup {
+        let received = match &mut self.signal {
+            Some(signal) => signal.recv().await,
+            None => None,
+        };
+        match received {
+            Some(()) if self.had_terminal && !has_terminal() => Hangup::TerminalGone,
+            Some(()) => Hangup::Reload,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Returns whether the process has a controlling terminal. The kernel takes it away before it sends SIGHUP.
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
 }
 
 pub(super) fn bind_failure(error: &BindError) -> CommandError {
@@ -221,6 +280,7 @@ pub(super) fn session_failure(error: &SessionError) -> CommandError {
             CommandError::work(error.to_string(), "the log has what the agent itself said; see docs/external-agents.md")
         }
         SessionError::Grant(_) => CommandError::usage(error.to_string(), "use a token with other limits"),
+        SessionError::Folder(_) => CommandError::work(error.to_string(), "check the folder for state of Skein"),
         SessionError::Record { .. } => CommandError::work(error.to_string(), "start a new session"),
     }
 }

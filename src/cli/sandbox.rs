@@ -30,7 +30,7 @@ use crate::sandbox::{
 };
 use foreground::Foreground;
 use network::CommandProxy;
-pub(super) use network::host_resources;
+pub(super) use network::{ListOnly, host_resources};
 
 /// Exit codes as those of `env` and `timeout`.
 const CANNOT_SET_UP: u8 = 125;
@@ -358,6 +358,7 @@ fn context(folders: &Folders) -> Result<SandboxContext, SandboxFailure> {
         readable: Vec::new(),
         sockets: Vec::new(),
         own_files: Vec::new(),
+        visible: None,
         terminal: if io::stdin().is_terminal() { TerminalSession::Shared } else { TerminalSession::New },
     })
 }

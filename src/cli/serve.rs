@@ -1,6 +1,8 @@
 //! `skein serve`: serves clients over HTTP, each with a token.
 
-use std::net::{SocketAddr, ToSocketAddrs as _};
+mod oidc_settings;
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,11 +11,12 @@ use clap::Args;
 use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
-use super::acp::WorkspaceLoader;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
-use super::runtime::{self, CommandRuntime, store_failure};
+use super::reload::{self, ReloadTriggers};
+use super::runtime::{self, CommandRuntime, StopSignals, store_failure};
 use super::session_flags::AgentFlags;
+use super::workspace_loader::WorkspaceLoader;
 use super::{Global, SandboxFlag, private_files, top_of_mind};
 use crate::acp::{AcpServer, SharedSessions};
 use crate::agents::TurnLimits;
@@ -22,24 +25,35 @@ use crate::lesson::CheckVariables;
 use crate::manifest::{DurationError, ManifestDuration};
 use crate::orchestrator::Orchestrator;
 use crate::principal::{Principal, SessionGrant};
+use crate::process;
 use crate::project::ProjectLoader;
 use crate::serve::{HttpFrontEnd, McpParts, PublicUrl, ServeError, ServeParts, ServeSettings, TlsFiles};
 use crate::services::Pool;
-use crate::session::Sessions;
+use crate::session::{SessionMetrics, Sessions};
 use crate::store::{SessionStore, TokenStore};
+use crate::task::TaskScope;
 use crate::tool::ServiceHealth;
 
 /// Time for connections to end after `--drain`.
 const END_TIME: Duration = Duration::from_secs(20);
 
+/// The value of `--listen` for a socket that systemd passes.
+const SYSTEMD: &str = "systemd";
+
 /// How long a question of a turn without a connection waits for one.
 const ASK_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// How often the server looks for sessions that have left.
+const MEMORY_INTERVAL: Duration = Duration::from_secs(2);
+const MANY_SESSIONS: u64 = 500;
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     #[command(flatten)]
     speaker: AgentFlags,
     /// Listen on this address
+    ///
+    /// `systemd` means the socket that a systemd socket unit passes.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4780")]
     listen: String,
     /// Serve metrics on this address too, without a token
@@ -70,6 +84,14 @@ pub(super) struct ServeArgs {
     /// Allow this many connections at once
     #[arg(long, value_name = "N", default_value = "20000", value_parser = clap::value_parser!(u32).range(1..1_000_000))]
     connections: u32,
+    /// Accept JWTs of this OpenID Connect issuer too
+    ///
+    /// `serve.principals` in your config.yaml maps their claims to principals and limits.
+    #[arg(long, value_name = "URL", requires = "oidc_audience")]
+    oidc_issuer: Option<String>,
+    /// Accept only JWTs for this audience
+    #[arg(long, value_name = "AUDIENCE", requires = "oidc_issuer")]
+    oidc_audience: Option<String>,
     /// Offer the unstable session/fork method
     #[arg(long)]
     unstable_fork: bool,
@@ -80,15 +102,19 @@ fn parse_time(text: &str) -> Result<Duration, DurationError> {
 }
 
 impl ServeArgs {
-    /// Checks the flags. Fails if an address cannot be used.
-    fn settings(&self) -> Result<ServeSettings, CommandError> {
-        let listen = self.address("--listen", &self.listen)?;
+    /// Checks the flags. Returns the settings, and the socket if systemd passes one. Fails if an address cannot be
+    /// used.
+    fn settings(&self) -> Result<(ServeSettings, Option<TcpListener>), CommandError> {
+        let (listen, socket) = match self.listen.as_str() {
+            SYSTEMD => self.systemd_socket().map(|(address, socket)| (address, Some(socket)))?,
+            text => (self.address("--listen", text)?, None),
+        };
         let metrics = self.metrics_listen.as_deref().map(|text| self.address("--metrics-listen", text)).transpose()?;
         let tls = match (&self.tls_cert, &self.tls_key) {
             (Some(certificate), Some(key)) => Some(TlsFiles { certificate: certificate.clone(), key: key.clone() }),
             _ => None,
         };
-        Ok(ServeSettings {
+        let settings = ServeSettings {
             listen,
             metrics_listen: metrics,
             public_url: self.public_url.clone(),
@@ -96,7 +122,21 @@ impl ServeArgs {
             drain: self.drain,
             idle: self.idle,
             connections: usize::try_from(self.connections).unwrap_or(usize::MAX),
-        })
+        };
+        Ok((settings, socket))
+    }
+
+    /// Takes the socket that systemd passes. Fails if there is none, or others could read the traffic on it.
+    fn systemd_socket(&self) -> Result<(SocketAddr, TcpListener), CommandError> {
+        let unusable = |problem: String| {
+            CommandError::usage(problem, "start Skein with a socket unit of systemd, or write --listen HOST:PORT")
+        };
+        let passed = listenfd::ListenFd::from_env().take_tcp_listener(0);
+        let passed = passed.map_err(|error| unusable(format!("the socket of systemd cannot be used: {error}")))?;
+        let socket = passed.ok_or_else(|| unusable("systemd has passed no socket".to_owned()))?;
+        let address = socket.local_addr().map_err(|error| unusable(format!("the socket has no address: {error}")))?;
+        self.check_privacy("--listen", address)?;
+        Ok((address, socket))
     }
 
     /// Reads an address. Fails if others could read the traffic on it.
@@ -106,8 +146,14 @@ impl ServeArgs {
             let problem = format!("`{}` is not an address that {flag} can use", display_line(text));
             CommandError::usage(problem, "write it as HOST:PORT, as in 127.0.0.1:4780")
         })?;
+        self.check_privacy(flag, address)?;
+        Ok(address)
+    }
+
+    /// Fails if others could read the traffic on an address.
+    fn check_privacy(&self, flag: &str, address: SocketAddr) -> Result<(), CommandError> {
         if address.ip().is_loopback() || self.tls_cert.is_some() || self.behind_proxy {
-            return Ok(address);
+            return Ok(());
         }
         let problem = format!("{flag} {address} is outside loopback, where others can read tokens without TLS");
         let help = "add --tls-cert and --tls-key, or --behind-proxy and --public-url if a proxy speaks TLS";
@@ -121,11 +167,12 @@ pub(super) fn run(
     folders: &Folders,
     output: &mut CommandOutput,
 ) -> Result<(), CommandError> {
-    let settings = args.settings()?;
+    let (settings, socket) = args.settings()?;
     let global = &with_required_sandbox(global)?;
+    let oidc = oidc_settings::verifier(args, global, folders, output)?;
     let tokens = TokenStore::open(&folders.data).map_err(|error| store_failure(&error))?;
     let store = SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
-    let empty_folder = folders.state.join("empty");
+    let empty_folder = folders.empty_folder();
     private_files::make_folder(&empty_folder).map_err(|error| {
         let problem = format!("{} cannot be created: {error}", empty_folder.display());
         CommandError::work(problem, "check the folder that SKEIN_DATA_DIR or XDG_STATE_HOME names")
@@ -133,49 +180,84 @@ pub(super) fn run(
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     // Each session uses the plan of its folder; the process itself has none.
     let plan = Plan::empty();
-    runtime::block_on(plan, global, folders, output, async |started: &CommandRuntime, output: &mut CommandOutput| {
-        let mut loader = WorkspaceLoader::new(global, folders, started);
-        loader.flags = args.speaker.clone();
-        let loader = Arc::new(loader);
-        let front = AcpFront {
-            sessions: runtime::sessions(store, TurnLimits::default(), folders),
-            projects: Arc::clone(&loader) as Arc<dyn ProjectLoader>,
-            orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
-            program: runtime::own_program()?,
-            cwd: folders.cwd.clone(),
-            approval: global.approval,
-            fork: args.unstable_fork,
-            open_sessions: Arc::new(SharedSessions::with_timeout(ASK_TIMEOUT)),
-        };
-        let pool = started.runtime.pool().clone();
-        let parts = ServeParts {
-            tokens,
-            mcp: McpParts {
-                sessions: front.sessions.clone(),
-                orchestrator: front.orchestrator.clone(),
-                services: Arc::new(move |cwd: &Path, principal: &Principal, service: &str| {
-                    loader.open_service(cwd, principal, service)
-                }),
+    runtime::block_on_until(
+        StopSignals::Terminal,
+        plan,
+        global,
+        folders,
+        output,
+        async |started: &CommandRuntime, output: &mut CommandOutput| {
+            let mut loader = WorkspaceLoader::new(global, folders, started);
+            loader.flags = args.speaker.clone();
+            let loader = Arc::new(loader);
+            let background = TaskScope::new();
+            reload::watch(&loader, ReloadTriggers::SignalAndFiles, &background);
+            let front = AcpFront {
+                sessions: runtime::sessions(store, TurnLimits::default(), folders),
+                projects: Arc::clone(&loader) as Arc<dyn ProjectLoader>,
+                orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
+                program: runtime::own_program()?,
+                cwd: folders.cwd.clone(),
                 approval: global.approval,
-            },
-            projects: Arc::clone(&front.projects),
-            open_sessions: Arc::clone(&front.open_sessions),
-            empty_folder,
-            sessions: Arc::clone(front.sessions.metrics()),
-            services: Box::new(move || service_states(&pool)),
-            acp: Box::new(move |grant, draining| front.server(grant, draining)),
-        };
-        let stop = started.interrupt_for(settings.drain + END_TIME);
-        let server = HttpFrontEnd::bind(settings, parts).await.map_err(|error| serve_failure(&error))?;
-        if let Some(address) = server.address() {
-            output.line(&format!("Skein listens on {scheme}://{address}"));
+                fork: args.unstable_fork,
+                open_sessions: Arc::new(SharedSessions::with_timeout(ASK_TIMEOUT)),
+            };
+            background.spawn(release_memory(Arc::clone(front.sessions.metrics()), background.cancelled().clone()));
+            let pool = started.runtime.pool().clone();
+            if let Some(oidc) = &oidc {
+                oidc_settings::load_keys(oidc, output).await;
+            }
+            let parts = ServeParts {
+                tokens,
+                oidc,
+                mcp: McpParts {
+                    sessions: front.sessions.clone(),
+                    orchestrator: front.orchestrator.clone(),
+                    services: Arc::new(move |cwd: &Path, principal: &Principal, service: &str| {
+                        loader.open_service(cwd, principal, service)
+                    }),
+                    approval: global.approval,
+                },
+                projects: Arc::clone(&front.projects),
+                open_sessions: Arc::clone(&front.open_sessions),
+                empty_folder,
+                sessions: Arc::clone(front.sessions.metrics()),
+                services: Box::new(move || service_states(&pool)),
+                acp: Box::new(move |grant, draining| front.server(grant, draining)),
+            };
+            let stop = started.interrupt_for(settings.drain + END_TIME);
+            let server = HttpFrontEnd::bind(settings, socket, parts).await.map_err(|error| serve_failure(&error))?;
+            if let Some(address) = server.address() {
+                output.line(&format!("Skein listens on {scheme}://{address}"));
+            }
+            if let Some(address) = server.metrics_address() {
+                output.line(&format!("Metrics are on {scheme}://{address}/metrics"));
+            }
+            server.run(stop).await;
+            background.stop().await;
+            Ok(())
+        },
+    )
+}
+
+/// Gives memory back to the system after sessions have left, until `ended` is cancelled. It delays running turns a
+/// little, so with turns it waits for many sessions.
+async fn release_memory(sessions: Arc<SessionMetrics>, ended: CancellationToken) {
+    let mut highest = 0;
+    loop {
+        tokio::select! {
+            () = ended.cancelled() => return,
+            () = tokio::time::sleep(MEMORY_INTERVAL) => {}
         }
-        if let Some(address) = server.metrics_address() {
-            output.line(&format!("Metrics are on {scheme}://{address}/metrics"));
+        let open = sessions.open_sessions();
+        highest = highest.max(open);
+        let count = highest - open;
+        if count >= MANY_SESSIONS || (count > 0 && sessions.running_turns() == 0) {
+            // Fails only if the process ends.
+            drop(tokio::task::spawn_blocking(process::release_free_memory).await);
+            highest = open;
         }
-        server.run(stop).await;
-        Ok(())
-    })
+    }
 }
 
 /// Makes the ACP server of each client.

@@ -21,6 +21,7 @@ use crate::ids::{ServiceName, nearest};
 use crate::manifest::{DisableSource, Manifests, Readiness, ServiceEntry, Transport};
 use crate::runtime::StatusReport;
 use crate::tool::ServiceError;
+use change::ServiceSwitch;
 use login::LoginStates;
 
 #[derive(Debug, Args)]
@@ -68,8 +69,12 @@ pub(super) fn run(
     match &args.command {
         Some(ServicesCommand::Add(add)) => return add::run(add, args.json, global, folders, output),
         Some(ServicesCommand::Remove(remove)) => return change::remove(remove, args.json, global, folders, output),
-        Some(ServicesCommand::Enable(change)) => return change::enable(change, args.json, global, folders, output),
-        Some(ServicesCommand::Disable(change)) => return change::disable(change, args.json, global, folders, output),
+        Some(ServicesCommand::Enable(change)) => {
+            return change::switch(change, ServiceSwitch::Enable, args.json, global, folders, output);
+        }
+        Some(ServicesCommand::Disable(change)) => {
+            return change::switch(change, ServiceSwitch::Disable, args.json, global, folders, output);
+        }
         Some(ServicesCommand::Login(login)) => return login::login(login, args.json, global, folders, output),
         Some(ServicesCommand::Logout(logout)) => return login::logout(logout, args.json, folders, output),
         Some(ServicesCommand::Logs(logs)) => return logs::run(logs, args.json, global, folders, output),

@@ -7,12 +7,13 @@ use clap::Args;
 
 use super::folders::Folders;
 use super::keys::Keys;
-use super::models::KnownModels;
+use super::models::{KnownModels, check_model};
 use super::output::{CommandError, CommandOutput, display_line};
 use super::permissions::RuleFlags;
 use super::rule_store::UserConfig;
 use super::runtime::{self, CommandRuntime, LISTED, session_failure, store_failure};
 use super::settings_file::SettingsFile;
+use super::workspace_loader::{FileTraces, WorkspaceLoader};
 use super::{Global, top_of_mind, workspace};
 use crate::agents::TurnLimits;
 use crate::graph::Plan;
@@ -20,7 +21,7 @@ use crate::ids::ModelRef;
 use crate::manifest::{ServiceEntry, Settings, goose_provider};
 use crate::orchestrator::Orchestrator;
 use crate::project::{ClientPorts, ExplicitSettings, LaunchedSession, ModeRequest, Project, SessionLauncher};
-use crate::session::{PromptError, Session, SessionRoots, SessionSettings, Sessions};
+use crate::session::{ModelSource, PromptError, Session, SessionRoots, SessionSettings, Sessions};
 use crate::store::{self, FolderFilter, ListFilter, StoredSession};
 use crate::tool::ask::Asker;
 
@@ -106,13 +107,13 @@ pub(super) struct LaunchSettings<'a> {
     args: &'a SessionFlags,
     folders: &'a Folders,
     pub(super) sessions: Sessions,
-    pub(super) models: Arc<KnownModels>,
+    models: Arc<KnownModels>,
     pub(super) orchestrator: Orchestrator,
     pub(super) choice: SessionSettings,
     /// The folders of `--add-dir`, with links resolved.
     roots: Vec<PathBuf>,
     /// The models in the settings.
-    pub(super) named: Vec<ModelRef>,
+    named: Vec<ModelRef>,
     /// Services added to the session.
     pub(super) client_services: Vec<Arc<ServiceEntry>>,
 }
@@ -141,7 +142,7 @@ impl<'a> LaunchSettings<'a> {
         let explicit = args.speaker.model();
         let models =
             KnownModels::of(&settings, explicit.as_ref(), args.record_model.clone(), Keys::of(folders), Arc::default());
-        models.check(&model, &plan)?;
+        check_model(&*models, &model, &plan)?;
         let roots = args.add_dir.iter().map(|folder| resolve_folder(folder, folders)).collect::<Result<_, _>>()?;
         let named = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
         let store = store::SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
@@ -159,11 +160,21 @@ impl<'a> LaunchSettings<'a> {
         asker: Arc<dyn Asker>,
         started: &CommandRuntime,
     ) -> Result<LaunchedSession, CommandError> {
-        let launcher = self.launcher(started);
+        self.open_in(self.project(started), which, asker).await
+    }
+
+    /// Like [`Self::open`], with what applies in the folder by now.
+    pub(super) async fn open_in(
+        &self,
+        project: Project,
+        which: &SessionSelector,
+        asker: Arc<dyn Asker>,
+    ) -> Result<LaunchedSession, CommandError> {
+        let launcher = self.launcher(project);
         let ports = ClientPorts { asker, editor: None };
         let id = match which {
             SessionSelector::New => {
-                let roots = SessionRoots { cwd: self.folders.cwd.clone(), roots: self.roots.clone() };
+                let roots = SessionRoots::here(self.folders.cwd.clone(), self.roots.clone());
                 return launcher.create(roots, |_| ports).await.map_err(|error| session_failure(&error));
             }
             SessionSelector::Newest => self.folder_sessions(1).await?.into_iter().next().ok_or_else(none_here)?.id,
@@ -192,8 +203,9 @@ impl<'a> LaunchSettings<'a> {
         std::iter::once(&self.folders.cwd).chain(&self.roots).cloned().collect()
     }
 
-    fn launcher(&self, started: &CommandRuntime) -> SessionLauncher {
-        let project = Project {
+    /// Returns what applied in the folder when the command began.
+    pub(super) fn project(&self, started: &CommandRuntime) -> Project {
+        Project {
             broker: started.runtime.broker().with_rules(self.args.rules.rules()),
             models: Arc::clone(&self.models) as Arc<_>,
             external_agents: started.runtime.external_agents(),
@@ -203,7 +215,23 @@ impl<'a> LaunchSettings<'a> {
             rules: Arc::new(UserConfig { folder: self.folders.config.clone() }),
             // The command has already printed the notices about the folder.
             notes: Vec::new(),
-        };
+            reload_error: None,
+        }
+    }
+
+    /// Returns the loader that loads the project again when its files have changed. `files` are those that it was made
+    /// from.
+    pub(super) fn loader(&self, files: FileTraces, global: &Global, started: &CommandRuntime) -> WorkspaceLoader {
+        let mut loader = WorkspaceLoader::new(global, self.folders, started);
+        loader.flags = self.args.speaker.clone();
+        loader.rules = self.args.rules.rules();
+        // A second recorder would truncate the file.
+        loader.models = self.args.record_model.as_ref().map(|_| Arc::clone(&self.models) as Arc<dyn ModelSource>);
+        loader.add(files, self.project(started));
+        loader
+    }
+
+    fn launcher(&self, project: Project) -> SessionLauncher {
         let explicit = ExplicitSettings {
             mode: !self.args.speaker.named_mode().is_empty(),
             model: self.args.speaker.model().is_some(),

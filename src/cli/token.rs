@@ -104,12 +104,11 @@ fn new_token(
     let principal = Principal::new(&args.name).map_err(|error| {
         CommandError::usage(display_line(&error.to_string()), "choose another --name, such as `ann` or `ci`")
     })?;
-    let roots = args.root.iter().map(|root| resolve_root(root, folders)).collect::<Result<_, _>>()?;
+    let roots = args.root.iter().map(|root| resolve_root("--root", root, folders)).collect::<Result<_, _>>()?;
     if !args.modes.is_empty() || !args.services.is_empty() {
         let plan = workspace::plan(global, folders, output)?;
-        check_globs("--modes", "mode", &args.modes, &mode_names(&plan), "`skein agents` lists agents and modes")?;
-        let services: Vec<_> = plan.services().map(|service| service.manifest.name.to_string()).collect();
-        check_globs("--services", "service", &args.services, &services, "`skein services` lists them")?;
+        check_modes("--modes", &args.modes, &plan)?;
+        check_services("--services", &args.services, &plan)?;
     }
     let limits = TokenLimits {
         modes: args.modes.clone(),
@@ -133,18 +132,18 @@ fn loosest_approval(global: &Global) -> Option<ApprovalLevel> {
     global.approval.filter(|_| std::env::args_os().any(is_flag))
 }
 
-/// Returns the folder with its links resolved. Fails if it is missing or not a folder.
-fn resolve_root(root: &Path, folders: &Folders) -> Result<PathBuf, CommandError> {
+/// Returns the folder of a setting with its links resolved. Fails if it is missing or not a folder.
+pub(super) fn resolve_root(setting: &str, root: &Path, folders: &Folders) -> Result<PathBuf, CommandError> {
     let path = folders.cwd.join(root);
     let shown = display_line(&root.to_string_lossy());
     let resolved = path.canonicalize().map_err(|error| {
         CommandError::usage(
-            format!("the folder `{shown}` of --root cannot be used: {error}"),
+            format!("the folder `{shown}` of {setting} cannot be used: {error}"),
             "name a folder that exists",
         )
     })?;
     if !resolved.is_dir() {
-        return Err(CommandError::usage(format!("`{shown}` of --root is not a folder"), "name a folder"));
+        return Err(CommandError::usage(format!("`{shown}` of {setting} is not a folder"), "name a folder"));
     }
     Ok(resolved)
 }
@@ -155,6 +154,17 @@ fn mode_names(plan: &Plan) -> Vec<String> {
         modes.into_iter().map(|mode| ModeId::new(name.clone(), mode.mode.slug.clone()).to_string()).collect::<Vec<_>>()
     };
     plan.selectable_modes().flat_map(of_agent).collect()
+}
+
+/// Fails if a glob of the setting matches no mode.
+pub(super) fn check_modes(setting: &str, globs: &[String], plan: &Plan) -> Result<(), CommandError> {
+    check_globs(setting, "mode", globs, &mode_names(plan), "`skein agents` lists agents and modes")
+}
+
+/// Fails if a glob of the setting matches no service.
+pub(super) fn check_services(setting: &str, globs: &[String], plan: &Plan) -> Result<(), CommandError> {
+    let services: Vec<_> = plan.services().map(|service| service.manifest.name.to_string()).collect();
+    check_globs(setting, "service", globs, &services, "`skein services` lists them")
 }
 
 /// Fails if a glob matches no name.

@@ -1,5 +1,6 @@
 //! Parses many files at once and remembers the results until a file changes.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -70,24 +71,14 @@ impl CodeIndex {
         read: &(dyn Fn(&Path) -> io::Result<Vec<u8>> + Sync),
         is_cancelled: &(dyn Fn() -> bool + Sync),
     ) -> Option<Self> {
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut parser = SymbolParser::default();
-            let mut parsed = Vec::new();
-            while let Some((index, source)) = take_next(&next, sources) {
-                if is_cancelled() {
-                    break;
-                }
-                parsed.push((index, parse_file(cache, source, &mut parser, read, is_cancelled)));
-            }
-            parsed
+        // The largest first, so that no thread is left alone with a long one.
+        let mut order: Vec<usize> = (0..sources.len()).collect();
+        order.sort_by_key(|index| sources.get(*index).map(|source| Reverse(source.size)));
+        let parse = |parser: &mut SymbolParser, index: usize| {
+            let source = sources.get(index)?;
+            (!is_cancelled()).then(|| parse_file(cache, source, parser, read, is_cancelled))
         };
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
-        let mut parsed: Vec<_> = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            // A worker that panicked delivers nothing; its files are missing below.
-            workers.into_iter().filter_map(|worker| worker.join().ok()).flatten().collect()
-        });
+        let mut parsed = parse_in_threads(&order, &parse);
         if is_cancelled() {
             return None;
         }
@@ -103,11 +94,53 @@ impl CodeIndex {
         }
         Some(index)
     }
+
+    /// Returns the lines that contain an identifier with this name, with the index of their file. Files without the text
+    /// are not parsed, and files that cannot be read are left out. Ends early if `is_cancelled` returns true.
+    pub fn lines_with_name(
+        &self,
+        name: &str,
+        read: &(dyn Fn(&Path) -> io::Result<Vec<u8>> + Sync),
+        is_cancelled: &(dyn Fn() -> bool + Sync),
+    ) -> Vec<(usize, Vec<u32>)> {
+        let finder = memchr::memmem::Finder::new(name.as_bytes());
+        let order: Vec<usize> = (0..self.files.len()).collect();
+        let find = |parser: &mut SymbolParser, index: usize| {
+            let file = self.files.get(index).filter(|_| !is_cancelled())?;
+            let source = read(&file.path).ok().filter(|source| finder.find(source).is_some());
+            let lines =
+                source.and_then(|source| parser.lines_with_name(file.language, &source, name, &|| is_cancelled()));
+            Some(lines.unwrap_or_default())
+        };
+        let mut found = parse_in_threads(&order, &find);
+        found.retain(|(_, lines)| !lines.is_empty());
+        found.sort_by_key(|(index, _)| *index);
+        found
+    }
 }
 
-fn take_next<'a>(next: &AtomicUsize, sources: &'a [CodeFile]) -> Option<(usize, &'a CodeFile)> {
-    let index = next.fetch_add(1, Ordering::Relaxed);
-    Some((index, sources.get(index)?))
+/// Works on files in several threads, in this order, until `work` returns `None`. Returns the results with the indices of
+/// the files, in any order.
+fn parse_in_threads<T: Send>(
+    order: &[usize],
+    work: &(dyn Fn(&mut SymbolParser, usize) -> Option<T> + Sync),
+) -> Vec<(usize, T)> {
+    let next = AtomicUsize::new(0);
+    let run = || {
+        let mut parser = SymbolParser::default();
+        let mut done = Vec::new();
+        while let Some(index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let Some(result) = work(&mut parser, *index) else { break };
+            done.push((*index, result));
+        }
+        done
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS).min(order.len().max(1));
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        // A worker that panicked delivers nothing; its files are missing.
+        workers.into_iter().filter_map(|worker| worker.join().ok()).flatten().collect()
+    })
 }
 
 fn parse_file(

@@ -53,6 +53,24 @@ fn files_keep_their_order_and_unreadable_ones_are_listed() {
 }
 
 #[test]
+fn uses_are_found_in_the_order_of_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..30).map(|number| folder.path().join(format!("{number:02}.py"))).collect();
+    for (number, path) in paths.iter().enumerate() {
+        let call = if number % 3 == 0 { "look()" } else { "'look'" };
+        std::fs::write(path, format!("def f():\n    {call}\n{}", "\n".repeat(number))).unwrap();
+    }
+    let sources: Vec<_> = paths.iter().map(|path| source(path)).collect();
+    let read = |path: &Path| std::fs::read(path);
+    let index = CodeIndex::build(&SymbolCache::default(), &sources, &read, &|| false).unwrap();
+    let found = index.lines_with_name("look", &read, &|| false);
+    let expected: Vec<_> = (0..30).step_by(3).map(|number| (number, vec![2])).collect();
+    assert_eq!(found, expected, "a string is no use");
+    assert!(index.lines_with_name("other", &read, &|| false).is_empty());
+    assert!(index.lines_with_name("look", &read, &|| true).is_empty());
+}
+
+#[test]
 fn a_cancelled_index_is_none() {
     let index = CodeIndex::build(&SymbolCache::default(), &[], &|path| std::fs::read(path), &|| true);
     assert!(index.is_none());

@@ -15,6 +15,8 @@ use super::rules::{DefinitionRule, NameRule, NodeTable};
 const MAX_SIGNATURE: usize = 160;
 /// Maximum number of characters of a name. A longer one is generated code or garbage.
 const MAX_NAME: usize = 200;
+/// Steps of the parser between two questions whether the work is cancelled. All threads share the lock of that question.
+const STEPS_PER_CHECK: u32 = 64;
 /// Fields of the part before a called name, as `Server` in `Server::start()`.
 const QUALIFIER_FIELDS: [&str; 6] = ["path", "scope", "object", "value", "operand", "expression"];
 
@@ -143,7 +145,12 @@ impl SymbolParser {
 fn parse_tree(parser: &mut Parser, source: &[u8], is_cancelled: &dyn Fn() -> bool) -> Option<Tree> {
     // A cancelled parse would continue with the next file.
     parser.reset();
-    let mut progress = |_: &_| if is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let mut steps = 0_u32;
+    let mut progress = |_: &_| {
+        steps = steps.wrapping_add(1);
+        let is_over = steps.is_multiple_of(STEPS_PER_CHECK) && is_cancelled();
+        if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
     let options = ParseOptions::new().progress_callback(&mut progress);
     parser.parse_with_options(&mut |at, _| source.get(at..).unwrap_or_default(), None, Some(options))
 }

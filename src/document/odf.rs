@@ -5,7 +5,8 @@ use super::cells::{CellRange, CellWindow, MAX_COLUMNS, MAX_ROWS, cell_name, rend
 use super::error::DocumentError;
 use super::media;
 use super::render::{BoundedText, push_table};
-use super::request::{DocumentContent, DocumentView, ReadRequest};
+use super::request::{DocumentContent, DocumentView, ReadRequest, TableRequest};
+use super::xlsx::CELL_ERRORS;
 use super::xml::{XmlElement, XmlEvent, XmlReader, decode};
 
 /// A document may say that a cell repeats a million times.
@@ -169,7 +170,7 @@ pub(super) fn read_sheets(
             reader.skip(&element)?;
             continue;
         }
-        let (window, extent) = sheet_cells(&mut reader, range, request.what)?;
+        let (window, extent) = sheet_cells(&mut reader, range, request.what, NumberForm::Shown)?;
         out.blank_line();
         out.heading(&format!("## {name} ({extent})"));
         if request.what != DocumentView::Outline {
@@ -179,16 +180,79 @@ pub(super) fn read_sheets(
             break;
         }
     }
-    if let Some(sheet) = &request.sheet
-        && !names.iter().any(|name| name.to_lowercase() == sheet.to_lowercase())
-    {
-        let names: Vec<String> = names.iter().take(50).map(|name| format!("`{name}`")).collect();
-        return Err(DocumentError::request(format!(
-            "there is no sheet `{sheet}`; the sheets are {}",
-            names.join(", ")
-        )));
-    }
+    check_sheet(request.sheet.as_deref(), &names)?;
     Ok(DocumentContent { text: out.finish(), images: Vec::new() })
+}
+
+/// Fails if a sheet is wanted that the spreadsheet does not have.
+fn check_sheet(wanted: Option<&str>, names: &[String]) -> Result<(), DocumentError> {
+    match wanted {
+        Some(sheet) if !names.iter().any(|name| name.to_lowercase() == sheet.to_lowercase()) => {
+            Err(DocumentError::request(format!("there is no sheet `{sheet}`; the sheets are {}", list_sheets(names))))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn list_sheets(names: &[String]) -> String {
+    let names: Vec<String> = names.iter().take(50).map(|name| format!("`{name}`")).collect();
+    names.join(", ")
+}
+
+/// Returns the rows of one sheet. Errors of formulas become empty cells.
+pub(super) fn read_rows(
+    archive: &mut OfficeArchive<'_>,
+    request: &TableRequest,
+) -> Result<Vec<Vec<String>>, DocumentError> {
+    let text = content_part(archive)?;
+    let range = request.range.as_deref().map(CellRange::parse).transpose()?;
+    let mut reader = XmlReader::new(&text);
+    let (mut names, mut style, mut hidden) = (Vec::new(), String::new(), Vec::new());
+    while let Some(event) = reader.next()? {
+        let XmlEvent::Open(element) = event else { continue };
+        match element.name() {
+            // Styles come before the sheets that have them.
+            "style" => style = element.attribute("name").unwrap_or_default(),
+            "table-properties" if element.attribute("display").as_deref() == Some("false") => {
+                hidden.push(style.clone());
+            }
+            "table" if element.prefix() == "table:" => {
+                let name = element.attribute("name").unwrap_or_default();
+                let wanted = match &request.sheet {
+                    Some(sheet) => sheet.to_lowercase() == name.to_lowercase(),
+                    None => !element.attribute("style-name").is_some_and(|style| hidden.contains(&style)),
+                };
+                names.push(name);
+                if !wanted || element.is_empty {
+                    reader.skip(&element)?;
+                    continue;
+                }
+                let (window, _) = sheet_cells(&mut reader, range, DocumentView::Text, NumberForm::Stored)?;
+                let mut rows = window.into_rows()?;
+                let is_error = |cell: &str| CELL_ERRORS.contains(&cell) || cell.starts_with("Err:");
+                for cell in rows.iter_mut().flatten().filter(|cell| is_error(cell)) {
+                    cell.clear();
+                }
+                if !rows.is_empty() {
+                    return Ok(rows);
+                }
+            }
+            _ => {}
+        }
+    }
+    check_sheet(request.sheet.as_deref(), &names)?;
+    let names = list_sheets(&names);
+    let problem = format!("there are no cells; give another `sheet` or `range`. The sheets are {names}");
+    Err(DocumentError::request(problem))
+}
+
+/// How the cells of a sheet show numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NumberForm {
+    /// As people see them: `1,234.50 €`.
+    Shown,
+    /// As the file stores them: `1234.5`. Percentages stay as people see them.
+    Stored,
 }
 
 /// Reads the cells of a sheet whose element was opened last.
@@ -196,6 +260,7 @@ fn sheet_cells(
     reader: &mut XmlReader<'_>,
     range: Option<CellRange>,
     what: DocumentView,
+    numbers: NumberForm,
 ) -> Result<(CellWindow, String), DocumentError> {
     let mut window = CellWindow::new(range);
     let (mut row, mut column, mut depth) = (0usize, 0usize, 1usize);
@@ -217,7 +282,8 @@ fn sheet_cells(
                         formula = element.attribute("formula");
                         value = element
                             .attribute("date-value")
-                            .or_else(|| element.attribute("boolean-value").map(|value| value.to_uppercase()));
+                            .or_else(|| element.attribute("boolean-value").map(|value| value.to_uppercase()))
+                            .or_else(|| number_value(&element, numbers));
                         text.clear();
                     }
                     "p" if !text.is_empty() => text.push('\n'),
@@ -282,6 +348,19 @@ fn sheet_cells(
         format!("A1:{}, {cells} cells, {formulas} formulas", cell_name(last.0, last.1))
     };
     Ok((window, extent))
+}
+
+/// Returns the number of a cell, if numbers are wanted as they are stored.
+fn number_value(element: &XmlElement<'_>, numbers: NumberForm) -> Option<String> {
+    let kind = element.attribute_with_prefix("office:value-type")?;
+    if numbers != NumberForm::Stored || !["float", "currency"].contains(&kind.as_str()) {
+        return None;
+    }
+    // The value of an error is 0.
+    if element.attribute_with_prefix("calcext:value-type").as_deref() == Some("error") {
+        return None;
+    }
+    element.attribute_with_prefix("office:value")
 }
 
 /// Returns an OpenDocument formula as people write it: `of:=SUM([.A1:.A3])` is `=SUM(A1:A3)`.

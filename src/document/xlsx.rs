@@ -115,7 +115,7 @@ pub(super) fn read(archive: &mut OfficeArchive<'_>, request: &ReadRequest) -> Re
 }
 
 /// What a formula shows that has no value.
-const CELL_ERRORS: [&str; 7] = ["#N/A", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#NULL!"];
+pub(super) const CELL_ERRORS: [&str; 7] = ["#N/A", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#NULL!"];
 
 /// Returns the rows of one sheet as people see them. Errors of formulas become empty cells.
 pub(super) fn read_rows(

@@ -1,5 +1,6 @@
 //! The sandbox of an agent process: its folders, the way to Skein's MCP server, and which sessions share it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::tool::{Notice, SessionLifetime};
 pub(super) struct SandboxKey {
     profile: String,
     rules: String,
+    visible: Option<Vec<PathBuf>>,
     /// The session that has its own process. `None` if the profile does not depend on the session.
     session: Option<String>,
 }
@@ -28,6 +30,7 @@ impl SandboxKey {
         Self {
             profile: json!(spec.profile).to_string(),
             rules: spec.rules.clone(),
+            visible: spec.visible.clone(),
             session: spec.profile.is_per_root().then(|| session.id.clone()),
         }
     }
@@ -78,7 +81,10 @@ impl TerminalSandbox {
         let line = launch.program.to_string_lossy().into_owned();
         let request = SandboxRequest {
             profile: Arc::clone(&spec.profile),
-            folders: SandboxFolders::new(&session.roots, &session.scratch),
+            folders: SandboxFolders {
+                visible: spec.visible.clone(),
+                ..SandboxFolders::new(&session.roots, &session.scratch)
+            },
             gate: Arc::new(CurrentGate::new(Arc::clone(&spec.gate))),
             servers: None,
         };
@@ -112,6 +118,7 @@ impl LaunchContext {
         } else {
             SandboxFolders { scratch: Some(self.scratch.clone()), ..SandboxFolders::default() }
         };
+        folders.visible.clone_from(&spec.visible);
         let mut profile = Arc::clone(&spec.profile);
         match who.runtime.mcp {
             Handover::Stdio => {

@@ -19,7 +19,7 @@ use crate::broker::{self, Binding, GateDecision};
 use crate::conversation::ToolUse;
 use crate::manifest::ApprovalLevel;
 use crate::tool::ask::{ExternalPermissionRequest, PermissionOption};
-use crate::tool::editor::{EditorError, Terminal, TerminalCommand, TerminalExit};
+use crate::tool::editor::{Editor, EditorError, Terminal, TerminalCommand, TerminalExit};
 use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
 use crate::tool::{CallContext, ToolOutcome, strip_invisible, truncate};
 
@@ -117,11 +117,18 @@ struct ClientRequest<'a> {
 }
 
 impl ClientRequest<'_> {
+    /// Returns the editor, if it has the files of the agent's session. An agent of a session with client files works in
+    /// a folder of this machine.
+    fn lender(&self) -> Option<&Arc<dyn Editor>> {
+        let session = &self.binding.session;
+        session.editor.as_ref().filter(|_| session.client_folders().is_none())
+    }
+
     async fn read(&self, request: acp::ReadTextFileRequest) -> Result<Value, RpcError> {
         let (path, real) = self.path(&request.path)?;
         self.permit(READ, "fs/read_text_file", arguments(json!({"path": path}))).await?;
         self.ensure_unchanged(&request.path, &real)?;
-        let lends = self.binding.session.editor.as_ref().filter(|editor| editor.abilities().read);
+        let lends = self.lender().filter(|editor| editor.abilities().read);
         let text = match lends {
             Some(editor) => editor.read(&path).await,
             None => self.client.local.read_below(self.roots(), real.clone()).await,
@@ -136,7 +143,7 @@ impl ClientRequest<'_> {
         let shown = arguments(json!({"path": path, "content": request.content}));
         self.permit(WRITE, "fs/write_text_file", shown).await?;
         self.ensure_unchanged(&request.path, &real)?;
-        let lends = self.binding.session.editor.as_ref().filter(|editor| editor.abilities().write);
+        let lends = self.lender().filter(|editor| editor.abilities().write);
         let written = match lends {
             Some(editor) => editor.write(&path, request.content).await,
             None => self.client.local.write_below(self.roots(), real.clone(), request.content).await,
@@ -169,9 +176,10 @@ impl ClientRequest<'_> {
             env: request.env.into_iter().map(|variable| (variable.name, variable.value)).collect(),
             cwd,
             output_limit: request.output_byte_limit.unwrap_or(OUTPUT_LIMIT).min(OUTPUT_LIMIT),
+            sandbox: None,
         };
         // The editor starts the processes of its terminals, so the command of a sandboxed agent runs here.
-        let lends = session.editor.as_ref().filter(|editor| editor.abilities().terminal);
+        let lends = self.lender().filter(|editor| editor.abilities().terminal);
         let lends = lends.filter(|_| self.client.local.sandbox.is_none());
         let program = command.program.clone();
         let terminal = match lends {

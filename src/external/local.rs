@@ -6,24 +6,17 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read as _;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
-use tokio::io::{AsyncRead, AsyncReadExt as _};
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::agent_sandbox::TerminalSandbox;
-use super::lock;
-use crate::process::{Launch, Pipes, ProcessGroup, ProcessScope, Reaper, Stdin};
+use crate::process::{CapturedCommand, CommandExit, Launch, Pipes, ProcessGroup, ProcessScope, Reaper, Stdin};
 use crate::root_files::RootedPath;
 use crate::task::TaskScope;
 use crate::tool::editor::{EditorError, Terminal, TerminalCommand, TerminalExit, TerminalOutput};
 
 /// Maximum bytes of a file that is read.
 const MAX_TEXT: u64 = 16 << 20;
-/// Output bytes kept beyond the limit before the buffer is trimmed.
-const SLACK: usize = 256 << 10;
 
 #[derive(Clone)]
 pub(super) struct LocalEditor {
@@ -115,88 +108,15 @@ fn editor_error(error: &std::io::Error) -> EditorError {
 /// A command that runs or has ended.
 struct LocalTerminal {
     id: String,
-    output: Arc<Mutex<OutputTail>>,
-    exit: watch::Receiver<Option<TerminalExit>>,
-    kill: CancellationToken,
-}
-
-/// The last part of a command's output.
-#[derive(Default)]
-struct OutputTail {
-    bytes: Vec<u8>,
-    limit: usize,
-    truncated: bool,
-}
-
-impl OutputTail {
-    fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-        // Trims only beyond the slack, because trimming moves the remaining bytes.
-        if self.bytes.len() > self.limit.saturating_add(SLACK) {
-            let cut = self.cut();
-            self.truncated = true;
-            self.bytes.drain(..cut);
-        }
-    }
-
-    /// Returns where the kept output starts, which is never inside a UTF-8 character.
-    fn cut(&self) -> usize {
-        let mut cut = self.bytes.len().saturating_sub(self.limit);
-        while cut > 0 && self.bytes.get(cut).is_some_and(|byte| byte & 0xC0 == 0x80) {
-            cut += 1;
-        }
-        cut
-    }
-
-    fn snapshot(&self) -> (String, bool) {
-        let cut = self.cut();
-        (String::from_utf8_lossy(&self.bytes[cut..]).into_owned(), self.truncated || cut > 0)
-    }
+    command: CapturedCommand,
 }
 
 impl LocalTerminal {
-    fn watch(mut group: ProcessGroup, pipes: Pipes, limit: u64, tasks: &TaskScope) -> Self {
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let output = Arc::new(Mutex::new(OutputTail { limit, ..OutputTail::default() }));
-        let (ended, exit) = watch::channel(None);
-        let kill = CancellationToken::new();
+    fn watch(group: ProcessGroup, pipes: Pipes, limit: u64, tasks: &TaskScope) -> Self {
         let id = format!("{}{}", LocalEditor::PREFIX, group.id());
-        let (tail, killed, ending) = (Arc::clone(&output), kill.clone(), tasks.cancelled().clone());
-        tasks.spawn(async move {
-            let reading = async { tokio::join!(pump(pipes.stdout, &tail), pump(pipes.stderr, &tail)) };
-            tokio::pin!(reading);
-            let mut read = false;
-            let status = loop {
-                tokio::select! {
-                    biased;
-                    () = killed.cancelled() => break None,
-                    () = ending.cancelled() => break None,
-                    _ = &mut reading, if !read => read = true,
-                    status = group.status() => break status.ok(),
-                }
-            };
-            group.kill();
-            let status = match status {
-                Some(status) => Some(status),
-                None => group.status().await.ok(),
-            };
-            if !read {
-                // Reads the rest of the output. The timeout is for pipes that another process holds open.
-                drop(tokio::time::timeout(std::time::Duration::from_millis(200), &mut reading).await);
-            }
-            use std::os::unix::process::ExitStatusExt as _;
-            let code = status.and_then(|status| status.code()).and_then(|code| u32::try_from(code).ok());
-            let signal = status.and_then(|status| status.signal()).map(|signal| format!("signal {signal}"));
-            drop(ended.send(Some(TerminalExit { code, signal })));
-        });
-        Self { id, output, exit, kill }
-    }
-}
-
-async fn pump(mut pipe: impl AsyncRead + Unpin, tail: &Mutex<OutputTail>) {
-    let mut buffer = vec![0; 8 << 10];
-    while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
-        lock(tail).push(&buffer[..count]);
+        let (command, follow) = CapturedCommand::new(group, pipes, limit, tasks.cancelled().clone());
+        tasks.spawn(follow);
+        Self { id, command }
     }
 }
 
@@ -206,21 +126,20 @@ impl Terminal for LocalTerminal {
     }
 
     fn output(&self) -> BoxFuture<'_, Result<TerminalOutput, EditorError>> {
-        let (text, truncated) = lock(&self.output).snapshot();
-        let exit = self.exit.borrow().clone();
+        let (text, truncated) = self.command.output();
+        let exit = self.command.exit().map(terminal_exit);
         Box::pin(async move { Ok(TerminalOutput { text, truncated, exit }) })
     }
 
     fn wait(&self) -> BoxFuture<'_, Result<TerminalExit, EditorError>> {
-        let mut exit = self.exit.clone();
         Box::pin(async move {
-            let ended = exit.wait_for(Option::is_some).await.ok().and_then(|exit| exit.clone());
+            let ended = self.command.wait().await.map(terminal_exit);
             ended.ok_or_else(|| EditorError::Failed("how it ended is not known".to_owned()))
         })
     }
 
     fn kill(&self) -> BoxFuture<'_, Result<(), EditorError>> {
-        self.kill.cancel();
+        self.command.kill();
         Box::pin(async { Ok(()) })
     }
 
@@ -230,8 +149,6 @@ impl Terminal for LocalTerminal {
     }
 }
 
-impl Drop for LocalTerminal {
-    fn drop(&mut self) {
-        self.kill.cancel();
-    }
+fn terminal_exit(CommandExit { code, signal }: CommandExit) -> TerminalExit {
+    TerminalExit { code, signal: signal.map(|signal| format!("signal {signal}")) }
 }

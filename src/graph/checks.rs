@@ -3,6 +3,7 @@
 mod agents;
 mod profiles;
 mod sandbox;
+mod serve;
 mod services;
 mod values;
 
@@ -131,6 +132,7 @@ impl<'a> Checks<'a> {
         let source = &entry.source;
         self.models(entry);
         self.permissions(entry);
+        self.serve(entry);
         // A project may also name one of the user's profiles.
         let users =
             self.manifests.configs.iter().filter(|other| other.layer == Layer::User && entry.layer > Layer::User);

@@ -1,5 +1,5 @@
-//! Defines the types of `config.yaml` of a user or a project: profiles, approval, permissions, models and providers.
-//! `settings` decides which file wins.
+//! Defines the types of `config.yaml` of a user or a project: profiles, approval, permissions, models, providers and
+//! server. `settings` decides which file wins.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::approval::ApprovalLevel;
 use super::permission::PermissionRule;
+use super::serve_config::ServeConfig;
 use crate::ids::{AgentName, ModeSlug, ModelRef, RoleName, ServiceName};
 use crate::sandbox::SandboxSettings;
 
@@ -44,6 +45,9 @@ pub struct Config {
     /// Additional providers, and other addresses of known ones; only in the user's config.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub providers: BTreeMap<String, ProviderAddress>,
+    /// Settings of `skein serve`; only in the user's config.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serve: Option<ServeConfig>,
 }
 
 /// Sandbox settings for all modes, for single modes, and for services of clients.

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::model::{AgentManifest, Mode, ServiceManifest, ServiceSharing};
+use super::model::{AgentManifest, Mode, ServiceManifest};
 use super::prompt::Prompt;
+use super::sharing::ServiceSharing;
 use super::yaml::{DocumentPath, SourceFile};
 use super::{Config, Layer, ManifestDocument, ModeFiles, Profile, SandboxConfig, Transport};
 use crate::diagnostic::{Diagnostic, SourceLocation};

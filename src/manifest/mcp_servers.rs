@@ -147,6 +147,7 @@ pub fn manifest(
         owner: None,
         status: Readiness::Ready,
         scope: None,
+        shared_by: None,
         requires: Requires::default(),
         groups: BTreeMap::new(),
         available_tools: None,

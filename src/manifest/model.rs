@@ -14,6 +14,7 @@ use super::approval::ApprovalLevel;
 use super::duration::ManifestDuration;
 use super::restart::Restart;
 use super::runtime::AgentRuntime;
+use super::sharing::{PrincipalSharing, ServiceSharing};
 use crate::ids::{AgentName, GroupName, ModeSlug, RoleName, ServiceName, ToolName};
 use crate::sandbox::SandboxSettings;
 
@@ -322,6 +323,9 @@ pub struct ServiceManifest {
     /// session or the service requires others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<ServiceSharing>,
+    /// Which principals of `skein serve` share an instance: `principal` (default) or `all`. Not in projects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_by: Option<PrincipalSharing>,
     /// Services that this one requires, by name or by role; they are hidden from the modes that use it.
     #[serde(default, skip_serializing_if = "Requires::is_empty")]
     pub requires: Requires,
@@ -343,21 +347,6 @@ pub struct ServiceManifest {
     /// `host:port` that it may reach although they are not public.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<BTreeMap<String, Value>>,
-}
-
-impl ServiceManifest {
-    /// Returns how sessions share the service. A process whose sandbox depends on the session is not shared.
-    pub fn sharing(&self) -> ServiceSharing {
-        let is_per_root = self.sandbox.as_ref().is_some_and(SandboxSettings::is_per_root);
-        let default = if is_per_root { ServiceSharing::Session } else { ServiceSharing::Shared };
-        if self.calls_for_session() { ServiceSharing::Session } else { self.scope.unwrap_or(default) }
-    }
-
-    /// Returns true if the program of the service calls other services. Such a call belongs to a session, so sessions
-    /// cannot share the program. A built-in service passes the session on with each call.
-    pub fn calls_for_session(&self) -> bool {
-        !self.requires.is_empty() && !matches!(self.transport, Transport::Builtin(_))
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -424,14 +413,6 @@ pub enum Readiness {
     #[default]
     Ready,
     Planned,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ServiceSharing {
-    #[default]
-    Shared,
-    Session,
 }
 
 /// A list of services, or a mapping of roles to services.

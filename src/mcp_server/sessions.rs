@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::ask::McpAsker;
 use super::folders::{RootError, WorkFolders};
 use super::tools::AskArguments;
+use crate::adapter::client_asker::McpAsker;
 use crate::ids::ModeId;
 use crate::manifest::ApprovalLevel;
-use crate::project::{ClientPorts, LaunchedSession, ProjectLoader, SessionLauncher, load_project};
+use crate::principal::SessionFiles;
+use crate::project::{
+    ClientPorts, LaunchedSession, Project, ProjectLoader, SessionLauncher, SessionProject, load_project,
+};
 use crate::session::{Session, SessionRoots, Sessions};
 
 /// Maximum number of idle sessions that stay open and keep their consents. A call for another one opens it again from
@@ -56,6 +59,7 @@ pub(super) struct OpenSession {
     pub(super) session: Arc<Session>,
     pub(super) mode: ModeId,
     pub(super) asker: Arc<McpAsker>,
+    project: SessionProject,
     /// The session was opened again and its external agent, if any, has not resumed it yet.
     pub(super) reopened: AtomicBool,
     /// Notices about the folder. `None` once they were taken.
@@ -63,8 +67,8 @@ pub(super) struct OpenSession {
 }
 
 impl OpenSession {
-    /// Returns the notices for the first answer: about the folder and about missing services. Empty after the first
-    /// call.
+    /// Takes the notices for the next answer: about the folder and about missing services. Empty until there are new
+    /// ones.
     pub(super) async fn notes(&self) -> Vec<String> {
         let Some(mut notes) = self.notes.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Vec::new();
@@ -112,11 +116,15 @@ impl OpenSessions {
             close_idle(&mut open, others);
         }
         let talk = match wanted.session.as_deref() {
-            None => self.create(mode, wanted.cwd.as_deref().unwrap_or(&self.cwd)).await?,
+            None => self.create(mode, self.place(wanted.cwd.as_deref()).await?).await?,
             Some(id) => match open.iter().position(|talk| talk.session.id() == id) {
-                Some(place) => check_match(open.remove(place), mode, wanted)
-                    .inspect_err(|(talk, _)| open.push(Arc::clone(talk)))
-                    .map_err(|(_, error)| error)?,
+                Some(place) => {
+                    let talk = check_match(open.remove(place), mode, wanted)
+                        .inspect_err(|(talk, _)| open.push(Arc::clone(talk)))
+                        .map_err(|(_, error)| error)?;
+                    self.reload(&talk).await;
+                    talk
+                }
                 None => self.reopen(id, mode, wanted).await?,
             },
         };
@@ -135,14 +143,34 @@ impl OpenSessions {
         grant.check_folder(folder).map_err(|error| OpenError::Limit { problem: error.to_string() })
     }
 
-    async fn create(&self, mode: &ModeId, cwd: &Path) -> Result<Arc<OpenSession>, OpenError> {
-        let cwd = self.resolve(cwd)?;
-        let launcher = self.launcher(&cwd, mode).await?;
-        let asker = Arc::new(McpAsker::new(Arc::clone(&launcher.project().rules)));
-        let roots = SessionRoots { cwd, roots: Vec::new() };
+    /// Returns the folders of a new session. A remote client that names none gets the first root of its token, or an
+    /// empty folder.
+    async fn place(&self, wanted: Option<&Path>) -> Result<SessionRoots, OpenError> {
+        match wanted {
+            None if self.sessions.grant().is_remote() => {
+                self.sessions.default_roots().await.map_err(|error| OpenError::Create { reason: error.to_string() })
+            }
+            wanted => Ok(SessionRoots::here(self.resolve(wanted.unwrap_or(&self.cwd))?, Vec::new())),
+        }
+    }
+
+    async fn create(&self, mode: &ModeId, roots: SessionRoots) -> Result<Arc<OpenSession>, OpenError> {
+        let launcher = self.launcher(&roots.cwd, roots.files, mode).await?;
+        let asker = Arc::new(McpAsker::new(Some(Arc::clone(&launcher.project().rules))));
         let created = launcher.create(roots, |_| ports(&asker)).await;
         let launched = created.map_err(|error| OpenError::Create { reason: error.to_string() })?;
-        Ok(open_session(launched, mode, asker))
+        Ok(open_session(launched, mode, asker, launcher.project().clone()))
+    }
+
+    /// Applies changed manifests and settings to an open session, from its next turn on.
+    async fn reload(&self, talk: &OpenSession) {
+        let roots = SessionRoots::of(talk.session.context());
+        let loaded = load_project(&self.projects, &roots.cwd, roots.files, self.sessions.grant()).await;
+        talk.project.reload(&talk.session, loaded).await;
+        let notices: Vec<_> = talk.session.take_notices().into_iter().map(|notice| notice.text).collect();
+        if !notices.is_empty() {
+            talk.notes.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().extend(notices);
+        }
     }
 
     async fn reopen(&self, id: &str, mode: &ModeId, wanted: &AskArguments) -> Result<Arc<OpenSession>, OpenError> {
@@ -153,19 +181,22 @@ impl OpenSessions {
         let of = format!("{}/{}", stored.agent, stored.mode);
         check(id, &of, &stored.cwd, mode, wanted)?;
         // A session that another program created may be in any folder.
-        self.resolve(&stored.cwd)?;
+        if stored.files == SessionFiles::Server {
+            self.resolve(&stored.cwd)?;
+        }
         // The manifests and the trust of the session's folder apply.
-        let launcher = self.launcher(&stored.cwd, mode).await?;
-        let asker = Arc::new(McpAsker::new(Arc::clone(&launcher.project().rules)));
+        let launcher = self.launcher(&stored.cwd, stored.files, mode).await?;
+        let asker = Arc::new(McpAsker::new(Some(Arc::clone(&launcher.project().rules))));
         let opened = launcher.reopen(id, Vec::new(), |_| ports(&asker)).await;
-        let talk = open_session(opened.map_err(|error| unusable(&error))?, mode, asker);
+        let opened = opened.map_err(|error| unusable(&error))?;
+        let talk = open_session(opened, mode, asker, launcher.project().clone());
         talk.reopened.store(true, Ordering::Relaxed);
         Ok(talk)
     }
 
     /// Returns the launcher for sessions in `cwd`. Fails if its project has errors or does not have the mode.
-    async fn launcher(&self, cwd: &Path, mode: &ModeId) -> Result<SessionLauncher, OpenError> {
-        let project = load_project(&self.projects, cwd, self.sessions.grant()).await;
+    async fn launcher(&self, cwd: &Path, files: SessionFiles, mode: &ModeId) -> Result<SessionLauncher, OpenError> {
+        let project = load_project(&self.projects, cwd, files, self.sessions.grant()).await;
         let project = project.map_err(|broken| OpenError::Project { problem: broken.problem })?;
         if !project.broker.plan().is_selectable(mode) {
             return Err(OpenError::UnknownMode { mode: mode.clone(), cwd: cwd.to_owned() });
@@ -184,12 +215,13 @@ fn close_idle(open: &mut Vec<Arc<OpenSession>>, count: usize) {
     });
 }
 
-fn open_session(launched: LaunchedSession, mode: &ModeId, asker: Arc<McpAsker>) -> Arc<OpenSession> {
+fn open_session(launched: LaunchedSession, mode: &ModeId, asker: Arc<McpAsker>, project: Project) -> Arc<OpenSession> {
     let notes = launched.session.take_notices().into_iter().map(|notice| notice.text).collect();
     Arc::new(OpenSession {
         session: launched.session,
         mode: mode.clone(),
         asker,
+        project: SessionProject::new(project),
         reopened: AtomicBool::new(false),
         notes: Mutex::new(Some(notes)),
     })
@@ -205,7 +237,8 @@ fn check_match(
     mode: &ModeId,
     wanted: &AskArguments,
 ) -> Result<Arc<OpenSession>, (Arc<OpenSession>, OpenError)> {
-    let checked = check(talk.session.id(), &talk.mode.to_string(), &talk.session.context().cwd, mode, wanted);
+    let checked =
+        check(talk.session.id(), &talk.mode.to_string(), &SessionRoots::of(talk.session.context()).cwd, mode, wanted);
     match checked {
         Ok(()) => Ok(talk),
         Err(error) => Err((talk, error)),

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::ask::{ElicitationSupport, PendingQuestion};
 use super::progress::ProgressNotifier;
 use super::sessions::OpenSession;
+use crate::adapter::client_asker::{ElicitationSupport, PendingQuestion};
 use crate::agents::TurnEnd;
 use crate::conversation::Content;
 use crate::orchestrator::{Orchestrator, PromptOptions};

@@ -58,7 +58,7 @@ impl Notifier for ChildNotifier {
                 notify_native(&only_parent, events, streamed);
             }
             Event::ToolStarted { call, by } => {
-                let by = by.or_else(|| Some(self.who.clone()));
+                let by = Some(by.map_or_else(|| self.who.clone(), |service| format!("{}: {service}", self.who)));
                 parent.log(Event::ToolStarted { call: ToolUse { id: self.id(&call.id), ..call }, by });
             }
             Event::ToolEnded { id, name, outcome, activity } => {

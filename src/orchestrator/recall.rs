@@ -5,11 +5,10 @@
 //! secret. The same store and prompt give the same excerpts.
 
 use std::collections::HashSet;
-use std::path::Path;
 
 use crate::clock;
 use crate::secrets;
-use crate::store::{self, COUNTED, RecallMatch, StoredMessage, TermStats, TermWeights, sessions_of_project};
+use crate::store::{self, COUNTED, FolderFilter, RecallMatch, StoredMessage, TermStats, TermWeights};
 use crate::tool::strip_to_line;
 
 /// Maximum number of excerpts, and their total size in bytes.
@@ -67,15 +66,16 @@ impl RecallExcerpt {
     }
 }
 
-/// Returns the excerpts that match `about`, best first. Skips the sessions in `without`: the caller's session and its
-/// relatives. Returns nothing if the store cannot be read, because a turn can run without excerpts.
+/// Returns the excerpts of sessions in these folders that match `about`, best first. Skips the sessions in `without`: the
+/// caller's session and its relatives. Returns nothing if the store cannot be read, because a turn can run without
+/// excerpts.
 pub(super) async fn extract(
     store: &store::SessionStore,
     about: &str,
-    cwd: &Path,
+    within: FolderFilter,
     without: &[String],
 ) -> Vec<RecallExcerpt> {
-    match pieces(store, about, cwd, without).await {
+    match pieces(store, about, within, without).await {
         Ok(pieces) => pieces,
         Err(error) => {
             tracing::warn!(%error, "earlier sessions could not be looked up");
@@ -87,14 +87,13 @@ pub(super) async fn extract(
 async fn pieces(
     store: &store::SessionStore,
     about: &str,
-    cwd: &Path,
+    within: FolderFilter,
     without: &[String],
 ) -> Result<Vec<RecallExcerpt>, store::StoreError> {
     let words = content_words(about);
     if words.is_empty() {
         return Ok(Vec::new());
     }
-    let within = sessions_of_project(cwd);
     let common = store.common_terms(words.clone(), within, without.to_vec(), TERM_WEIGHTS, MAX_CANDIDATES).await?;
     let mut found: Vec<RecallExcerpt> = Vec::new();
     let (mut sessions, mut texts, mut bytes) = (HashSet::new(), HashSet::new(), 0);

@@ -1,6 +1,6 @@
 //! What is recalled for a prompt, over a real store.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -46,6 +46,7 @@ impl Past {
             model: "offline".to_owned(),
             approval: None,
             parent: None,
+            files: crate::principal::SessionFiles::Server,
         };
         let id = self.store.create(new).await.unwrap();
         events.into_iter().for_each(|event| self.store.append(&id, event));
@@ -59,7 +60,7 @@ impl Past {
     }
 
     async fn about(&self, prompt: &str) -> Vec<RecallExcerpt> {
-        extract(&self.store, prompt, &self.cwd, &[]).await
+        extract(&self.store, prompt, crate::store::sessions_of_project(&self.cwd), &[]).await
     }
 }
 
@@ -119,11 +120,15 @@ async fn other_projects_this_session_and_what_was_taken_back_stay_out() {
     past.session_in(elsewhere.path(), vec![said(Role::User, question)]).await;
     past.session_in(&past.cwd, vec![said(Role::User, question), taken_back(0)]).await;
     let own = past.session_in(&past.cwd, vec![said(Role::User, question)]).await;
-    let pieces = extract(&past.store, question, &past.cwd, std::slice::from_ref(&own)).await;
+    let pieces =
+        extract(&past.store, question, crate::store::sessions_of_project(&past.cwd), std::slice::from_ref(&own)).await;
     assert_eq!(pieces, []);
     assert_eq!(past.about(question).await.len(), 1);
     let below = past.session_in(&past.cwd.join("inner"), vec![said(Role::User, &format!("{question} below"))]).await;
-    assert_eq!(extract(&past.store, question, &past.cwd, &[own]).await[0].citation[9..19], below[..10]);
+    assert_eq!(
+        extract(&past.store, question, crate::store::sessions_of_project(&past.cwd), &[own]).await[0].citation[9..19],
+        below[..10]
+    );
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ impl TaskRunner {
     /// Returns the mode that gets the task: one that the session's agent may delegate to. Fails if it names another
     /// one.
     async fn mode_of(&self, session: &Session, task: &TaskRequest) -> Result<ModeId, DelegateError> {
-        let plan = session.plan();
+        let plan = session.turn_plan();
         let own = session.choice().mode.agent;
         let granted = plan.delegates(&own);
         let Some(to) = &task.to else { return self.orchestrator.best_mode(session, &granted, &task.text).await };

@@ -77,7 +77,7 @@ impl Orchestrator {
         front: &Arc<dyn Notifier>,
     ) -> Result<TurnInput, PromptError> {
         let text = words(&prompt);
-        let plan = pending.session().plan();
+        let plan = pending.session().turn_plan();
         let own = pending.choice().mode.clone();
         let session = Arc::clone(pending.session().context());
         let last = self.last_routes.of(&session);
@@ -237,7 +237,7 @@ async fn last_route_from_events(pending: &PendingTurn) -> Option<PreviousRoute> 
                         let text = |key: &str| route[key].as_str().unwrap_or_default().to_owned();
                         let named = format!("{}/{}", text("agent"), text("mode")).parse::<ModeId>().ok();
                         // The mode may have been removed since.
-                        named.filter(|mode| session.plan().mode(mode).is_some()).unwrap_or_else(own)
+                        named.filter(|mode| session.turn_plan().mode(mode).is_some()).unwrap_or_else(own)
                     }
                     _ => own(),
                 };

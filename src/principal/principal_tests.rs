@@ -85,7 +85,12 @@ fn folders_are_resolved_before_they_are_compared() {
         ("outside", None),
     ] {
         assert_eq!(grant.check_folder(&base.join(name)).ok(), resolved.map(|name| base.join(name)), "{name}");
+        // A missing folder below a root is a mistake, not a folder of the client.
+        let is_here = resolved.is_some() || name == "root/missing";
+        let files = if is_here { SessionFiles::Server } else { SessionFiles::Client };
+        assert_eq!(grant.files_of(&base.join(name)), files, "{name}");
     }
+    assert_eq!(ann(TokenLimits::default()).files_of(&base), SessionFiles::Client);
     assert!(ann(TokenLimits::default()).check_folder(&base).is_err(), "without a root there is no folder");
     let given = base.join("leads-in");
     assert_eq!(SessionGrant::local().check_folder(&given), Ok(given));
@@ -126,4 +131,60 @@ fn requests_are_counted_over_a_minute() {
     assert_eq!(grant.count_request(at(60)), Err(Duration::from_secs(20)));
     let unlimited = ann(TokenLimits::default());
     assert!((0..1_000).all(|_| unlimited.count_request(start).is_ok()));
+}
+
+fn token(id: &str) -> TokenGrant {
+    let principal = Principal::new("ann").expect("a name");
+    TokenGrant { id: id.to_owned(), principal, limits: TokenLimits::default(), expires: None }
+}
+
+#[test]
+fn all_grants_of_a_token_end_together() {
+    let registry = GrantRegistry::default();
+    let (here, there, other) =
+        (registry.grant(&token("one")), registry.grant(&token("one")), registry.grant(&token("two")));
+    assert!(here.is_same_token(&there) && !here.is_same_token(&other));
+    assert!(registry.end("one") && !registry.end("one") && !registry.end("none"));
+    let has_ended = |grant: &SessionGrant| grant.end_signal().is_cancelled();
+    assert!(has_ended(&here) && has_ended(&there) && !has_ended(&other));
+    // A subject whose JWT has expired may show a new one.
+    let renewed = registry.grant(&token("one"));
+    assert!(!has_ended(&renewed) && renewed.is_same_token(&here), "the counts are still shared");
+    assert!(!has_ended(&SessionGrant::local()));
+}
+
+#[test]
+fn a_token_is_in_use_while_something_holds_its_grant() {
+    let (registry, now) = (GrantRegistry::default(), Instant::now());
+    let limits = TokenLimits { requests_per_minute: Some(1), ..TokenLimits::default() };
+    let limited = registry.grant(&TokenGrant { limits: limits.clone(), ..token("limited") });
+    let session = registry.grant(&token("plain"));
+    assert_eq!(limited.count_request(now), Ok(()));
+    let mut used = registry.ids_in_use(now);
+    used.sort();
+    assert_eq!(used, ["limited", "plain"]);
+    drop((limited, session));
+    assert_eq!(registry.ids_in_use(now), [""; 0]);
+    let limited = registry.grant(&TokenGrant { limits, ..token("limited") });
+    assert!(limited.count_request(now).is_err(), "its requests still count");
+}
+
+#[test]
+fn a_session_is_shared_only_with_tokens_that_reach_its_folders() {
+    let with_roots = |name: &str, roots: &[&str]| {
+        let limits = TokenLimits { roots: roots.iter().map(PathBuf::from).collect(), ..TokenLimits::default() };
+        SessionGrant::new(Principal::new(name).expect("a name"), limits)
+    };
+    let opener = with_roots("ann", &["/srv/shop", "/srv/docs"]);
+    for (roots, shared) in [
+        (&["/srv"][..], true),
+        (&["/srv/docs", "/srv/shop"], true),
+        (&["/srv/shop"], false),
+        (&["/srv/shop", "/srv/docs/public"], false),
+        (&[], false),
+    ] {
+        assert_eq!(with_roots("ann", roots).check_session_of(&opener).is_ok(), shared, "{roots:?}");
+    }
+    assert!(with_roots("bob", &["/srv"]).check_session_of(&opener).is_err(), "another principal");
+    assert!(opener.check_session_of(&opener.clone()).is_ok(), "the same token");
 }

@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
 
 use super::{SessionGrant, TokenGrant};
 
@@ -55,6 +57,12 @@ impl TokenUsage {
         let oldest = requests.front().map_or(Duration::ZERO, |at| now.saturating_duration_since(*at));
         Err(WINDOW.saturating_sub(oldest))
     }
+
+    /// Returns whether a request of the last [`WINDOW`] is counted.
+    fn has_requests(&self, now: Instant) -> bool {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.back().is_some_and(|at| now.saturating_duration_since(*at) < WINDOW)
+    }
 }
 
 fn take(counter: &Arc<AtomicU32>, limit: Option<u32>) -> Option<UsagePermit> {
@@ -63,17 +71,57 @@ fn take(counter: &Arc<AtomicU32>, limit: Option<u32>) -> Option<UsagePermit> {
     Some(UsagePermit { counter: Arc::clone(counter) })
 }
 
-/// Turns verified tokens into grants. The grants of one token share their counts.
+/// Turns verified tokens into grants. The grants of one token share their counts and their end.
 #[derive(Debug, Default)]
 pub struct GrantRegistry {
     /// By the id of the token.
-    usages: Mutex<HashMap<String, Arc<TokenUsage>>>,
+    tokens: Mutex<HashMap<String, RegisteredToken>>,
+}
+
+/// What the grants of one token share.
+#[derive(Debug, Default)]
+struct RegisteredToken {
+    usage: Arc<TokenUsage>,
+    /// Cancelled when the token ends.
+    ended: CancellationToken,
 }
 
 impl GrantRegistry {
+    /// Returns a grant of the token. A token that has ended and is valid again gets a new end.
     pub fn grant(&self, token: &TokenGrant) -> SessionGrant {
-        let mut usages = self.usages.lock().unwrap_or_else(PoisonError::into_inner);
-        let usage = Arc::clone(usages.entry(token.id.clone()).or_default());
-        SessionGrant { principal: token.principal.clone(), limits: Arc::new(token.limits.clone()), usage }
+        let mut tokens = self.tokens();
+        let registered = tokens.entry(token.id.clone()).or_default();
+        if registered.ended.is_cancelled() {
+            registered.ended = CancellationToken::new();
+        }
+        SessionGrant {
+            principal: token.principal.clone(),
+            limits: Arc::new(token.limits.clone()),
+            usage: Arc::clone(&registered.usage),
+            ended: registered.ended.clone(),
+        }
+    }
+
+    /// Returns the ids of the tokens that have a grant in use: by a request, a connection or a session. Forgets the
+    /// others, except for those whose requests still count.
+    pub fn ids_in_use(&self, now: Instant) -> Vec<String> {
+        let mut tokens = self.tokens();
+        // One reference is the registry's own.
+        let is_used = |token: &RegisteredToken| Arc::strong_count(&token.usage) > 1;
+        tokens.retain(|_, token| is_used(token) || token.usage.has_requests(now));
+        tokens.iter().filter(|(_, token)| is_used(token)).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Ends all grants of a token: its connections close, and the turns of its sessions are cancelled. Returns false if
+    /// they have ended already.
+    pub fn end(&self, id: &str) -> bool {
+        let tokens = self.tokens();
+        let Some(token) = tokens.get(id).filter(|token| !token.ended.is_cancelled()) else { return false };
+        token.ended.cancel();
+        true
+    }
+
+    fn tokens(&self) -> MutexGuard<'_, HashMap<String, RegisteredToken>> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

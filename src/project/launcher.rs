@@ -60,7 +60,7 @@ impl SessionLauncher {
     pub fn in_mode(mode: ModeId, sessions: Sessions, project: Project, approval: Option<ApprovalLevel>) -> Self {
         let project = project.with_grant(sessions.grant());
         let settings = SessionSettings { mode, model: project.model.clone(), approval };
-        let notices = project.notes.clone();
+        let notices = project.notes.iter().cloned().chain(project.reload_notice()).collect();
         let (explicit, client_services) = (ExplicitSettings::default(), Vec::new());
         Self { sessions, project, settings, explicit, client_services, notices }
     }

@@ -30,6 +30,19 @@ pub enum ResolveError {
     Io(#[from] io::Error),
 }
 
+/// Removes `.` and `..` from an absolute path as text, without a look at the disk. For paths of another machine.
+pub fn normalize(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => normal.push(name),
+            Component::ParentDir => drop(normal.pop()),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+    normal
+}
+
 /// Resolves an absolute path. Parts that do not exist stay as named. Fails for `..` after such a part, because programs
 /// disagree about its meaning.
 pub fn resolve(path: &Path) -> Result<ResolvedPath, ResolveError> {

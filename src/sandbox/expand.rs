@@ -53,6 +53,9 @@ pub struct SandboxContext {
     pub sockets: Vec<PathBuf>,
     /// Files of Skein that stay readable, also in hidden folders.
     pub own_files: Vec<PathBuf>,
+    /// The only folders that are shown, besides those of the system, the scratch folder and private ones. `None`: what
+    /// the profile shows.
+    pub visible: Option<Vec<PathBuf>>,
     pub terminal: TerminalSession,
 }
 
@@ -102,7 +105,7 @@ pub(super) fn expand(
     let has_proxy = uses_proxy(profile);
     let mut plan = SandboxPlan {
         isolation: if has_namespaces { Isolation::Namespaces { proc: proc_mount(layers) } } else { Isolation::None },
-        base: file_base(profile),
+        base: if begins_empty(profile, context) { FileBase::Empty } else { file_base(profile) },
         mounts: Vec::new(),
         devices: devices(&profile.devices),
         landlock: None,
@@ -157,7 +160,7 @@ fn path_rules(
         home: context.home.canonicalize().unwrap_or_else(|_| context.home.clone()),
         writable: (profile.files != FileAccess::Full).then_some(folders),
         hidden,
-        shown: (profile.files == FileAccess::None && !mounts.is_empty()).then(shown),
+        shown: (begins_empty(profile, context) && !mounts.is_empty()).then(shown),
         mounted,
         has_mounts: layers.namespaces.is_available(),
     }
@@ -171,6 +174,11 @@ pub(super) fn early_plan(profile: &SandboxProfile, layers: &Layers) -> EarlyPlan
         devices: devices(&profile.devices),
         sockets: socket_rules(true, uses_proxy(profile)),
     }
+}
+
+/// Returns whether the sandbox begins with an empty root, in which only chosen folders appear.
+fn begins_empty(profile: &SandboxProfile, context: &SandboxContext) -> bool {
+    profile.files == FileAccess::None || context.visible.is_some()
 }
 
 fn file_base(profile: &SandboxProfile) -> FileBase {
@@ -248,11 +256,11 @@ fn mounts(
     let mut mounts = Vec::new();
     let private = private_folders(context);
     let mut readable = Vec::new();
-    if profile.files == FileAccess::None {
+    let is_empty = begins_empty(profile, context);
+    if is_empty {
         mounts.extend(system::folders(context));
         readable = readable_paths(profile, context);
-    }
-    if profile.files == FileAccess::ReadOnly {
+    } else if profile.files == FileAccess::ReadOnly {
         // A workspace below a private folder, such as `/tmp`, stays visible.
         let roots = context.roots.iter().filter_map(|root| root.canonicalize().ok());
         readable = roots.filter(|root| private.iter().any(|mount| root.starts_with(mount.target.as_path()))).collect();
@@ -263,13 +271,13 @@ fn mounts(
     mounts.extend(outside.iter().map(|path| read_only(path)));
     mounts.extend(private);
     mounts.extend(inside.iter().map(|path| read_only(path)));
-    if profile.files != FileAccess::None {
+    if !is_empty {
         mounts.extend(caches.mounts.iter().cloned());
     }
     mounts.extend(writable.folders.iter().map(|path| path_mount(path, BaseAccess::Writable)));
     let exceptions = exceptions(profile, context, writable, caches);
     let covers = hidden_covers(profile, context, writable, &exceptions, hidden);
-    if profile.files == FileAccess::None {
+    if is_empty {
         // Only what is mounted can be covered.
         let is_visible = |path: &Path| {
             mounts.iter().any(|mount| {
@@ -282,7 +290,7 @@ fn mounts(
         mounts.extend(covers);
     }
     mounts.extend(exceptions);
-    if profile.files != FileAccess::None {
+    if !is_empty {
         mounts.extend(credentials::sanitized_copies(context));
     }
     mounts.extend(sockets::covers(profile, context));
@@ -297,11 +305,13 @@ fn mounts(
     mounts
 }
 
-/// Returns what `files: none` shows in addition to the system.
+/// Returns what a sandbox with an empty root shows in addition to the system.
 fn readable_paths(profile: &SandboxProfile, context: &SandboxContext) -> Vec<PathBuf> {
     let open = profile.read.iter().filter(|entry| entry.ask.is_empty());
     let paths = open.filter_map(|entry| write_paths::resolve(&entry.path, context));
-    let given = context.readable.iter().filter_map(|path| path.canonicalize().ok());
+    // With `files: none`, a process sees no folder of its session.
+    let visible = context.visible.iter().flatten().filter(|_| profile.files != FileAccess::None);
+    let given = context.readable.iter().chain(visible).filter_map(|path| path.canonicalize().ok());
     // An empty root cannot be replaced by the whole system.
     paths.chain(given).filter(|path| path != Path::new("/")).collect()
 }
@@ -320,7 +330,10 @@ fn private_folders(context: &SandboxContext) -> Vec<PlannedMount> {
         [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755)].map(|(path, mode)| (PathBuf::from(path), mode));
     let mut seen: Vec<PathBuf> = Vec::new();
     let mut mounts = Vec::new();
-    for (path, mode) in shared.into_iter().chain(context.runtime_folder.clone().map(|path| (path, 0o700))) {
+    // Processes of a remote session have an empty home.
+    let home = context.visible.as_ref().map(|_| (context.home.clone(), 0o700));
+    let runtime_folder = context.runtime_folder.clone().map(|path| (path, 0o700));
+    for (path, mode) in shared.into_iter().chain(runtime_folder).chain(home) {
         let Ok(path) = path.canonicalize() else { continue };
         if path.is_dir() && path != Path::new("/") && !seen.iter().any(|known| path.starts_with(known)) {
             seen.push(path.clone());
@@ -344,7 +357,8 @@ fn exceptions(
     let known_hosts = context.home.join(".ssh/known_hosts");
     let open = profile.read.iter().filter(|entry| entry.ask.is_empty());
     let read = open.filter_map(|entry| write_paths::resolve(&entry.path, context));
-    let readable = [known_hosts].into_iter().filter_map(|path| path.canonicalize().ok()).chain(read);
+    let known_hosts = Some(known_hosts).filter(|_| context.visible.is_none());
+    let readable = known_hosts.into_iter().filter_map(|path| path.canonicalize().ok()).chain(read);
     for path in readable.filter(|path| is_below_hidden(path) || is_known_hosts(path, context)) {
         mounts.push(read_only(&path));
     }

@@ -35,6 +35,11 @@ pub struct SandboxLauncher {
     pub host: HostResources,
 }
 
+/// Returns whether the path is below one of the folders.
+pub(super) fn is_below(path: &Path, folders: &[PathBuf]) -> bool {
+    folders.iter().any(|folder| path.starts_with(folder))
+}
+
 /// What Skein uses outside for the processes of a sandbox.
 #[derive(Clone)]
 pub struct HostResources {
@@ -66,6 +71,9 @@ pub struct SandboxFolders {
     pub sockets: Vec<PathBuf>,
     /// Files of Skein that stay readable, also in hidden folders.
     pub own_files: Vec<PathBuf>,
+    /// For a remote session: the only folders that processes see, besides those of the system, the scratch folder and
+    /// private ones. `None`: what the profile shows.
+    pub visible: Option<Vec<PathBuf>>,
 }
 
 impl SandboxFolders {
@@ -86,9 +94,15 @@ impl SandboxLauncher {
         has_all && !explain(profile, &layers, ProtectedState::Absent).iter().any(ExplainedLine::is_unenforced)
     }
 
-    /// Returns where a sandbox with these folders is used.
+    /// Returns where a sandbox with these folders is used. A root that has become a link out of the visible folders is
+    /// left out.
     pub fn context(&self, folders: SandboxFolders) -> SandboxContext {
-        let SandboxFolders { roots, scratch, readable, sockets, own_files } = folders;
+        let SandboxFolders { mut roots, scratch, readable, sockets, own_files, visible } = folders;
+        // A token whose root is `/` sees what the profile shows.
+        let visible = visible.filter(|visible| !visible.iter().any(|folder| folder == Path::new("/")));
+        if let Some(visible) = &visible {
+            roots.retain(|root| root.canonicalize().is_ok_and(|root| is_below(&root, visible)));
+        }
         SandboxContext {
             program: self.program.clone(),
             roots,
@@ -100,6 +114,7 @@ impl SandboxLauncher {
             readable,
             sockets,
             own_files,
+            visible,
             terminal: TerminalSession::New,
         }
     }

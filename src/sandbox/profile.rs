@@ -204,6 +204,39 @@ impl SandboxProfile {
         }
     }
 
+    /// Returns the profile of a program that states none, in a remote session.
+    pub fn of_remote_program() -> Self {
+        Self { files: FileAccess::Workspace, ..Self::of_shared_program() }
+    }
+
+    /// Returns the profile of a program that states none, and that remote sessions of several principals share. It has
+    /// no folder of a session.
+    pub fn of_shared_program() -> Self {
+        let network = NetworkAccess { allow: Vec::new(), deny: Vec::new(), otherwise: OtherHosts::On };
+        Self { network, ..Self::narrowest(ProfileOwner::Program) }.for_remote()
+    }
+
+    /// Returns the profile for a remote session. The kernel must enforce it. It opens nothing of the user of this
+    /// machine: neither paths nor sockets, caches, credentials or ports. Only paths relative to the session's folder
+    /// stay writable.
+    pub fn for_remote(&self) -> Self {
+        let is_in_session = |entry: &&WritePath| match entry {
+            WritePath::GitIgnored => true,
+            WritePath::Path(path) => is_relative(path),
+        };
+        Self {
+            files: self.files.min(FileAccess::Workspace),
+            write: self.write.iter().filter(is_in_session).cloned().collect(),
+            read: Vec::new(),
+            caches: CacheAccess::Off,
+            git: GitAccess::Off,
+            ports: PortAccess::Off,
+            sockets: Vec::new(),
+            enforce: Enforcement::Required,
+            ..self.clone()
+        }
+    }
+
     /// Returns true if the profile depends on the session: it writes the workspace, names a path relative to the root,
     /// or asks about hosts. Such a process cannot be shared between sessions.
     pub fn is_per_root(&self) -> bool {

@@ -71,6 +71,8 @@ pub struct SandboxSpec {
     pub gate: Arc<dyn HostGate>,
     /// The host rules of the session as text. Sessions with different rules do not share a process.
     pub rules: String,
+    /// For a remote session: the only folders that the process sees, besides those of the system.
+    pub visible: Option<Vec<PathBuf>>,
 }
 
 impl std::fmt::Debug for SandboxSpec {

@@ -20,6 +20,8 @@ use crate::project::{Project, ProjectError};
 
 /// Agents on one page, unless the client asks for fewer.
 const MAX_PAGE: usize = 1000;
+/// The largest number of agents to leave out.
+const MAX_OFFSET: usize = 1_000_000;
 /// The media type of agents that name none in their manifest.
 const PLAIN_TEXT: &str = "text/plain";
 
@@ -121,7 +123,10 @@ impl PageRequest {
                     let limit = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
                     page.limit = limit.ok_or_else(|| wrong("from 1 to 1000"))?;
                 }
-                "offset" => page.offset = value.parse().map_err(|_| wrong("that is not negative"))?,
+                "offset" => {
+                    let offset = value.parse().ok().filter(|offset| *offset <= MAX_OFFSET);
+                    page.offset = offset.ok_or_else(|| wrong("from 0 to 1000000"))?;
+                }
                 _ => {}
             }
         }
@@ -138,7 +143,7 @@ mod tests {
         let page = |query: &str| PageRequest::parse(query).ok().map(|page| (page.limit, page.offset));
         assert_eq!(page(""), Some((1000, 0)));
         assert_eq!(page("limit=3&offset=7&other=1"), Some((3, 7)));
-        for wrong in ["limit=0", "limit=1001", "limit=x", "offset=-1"] {
+        for wrong in ["limit=0", "limit=1001", "limit=x", "offset=-1", "offset=1000001"] {
             assert_eq!(page(wrong), None, "{wrong}");
         }
     }

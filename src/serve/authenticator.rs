@@ -1,17 +1,21 @@
-//! Verifies tokens, and ends the connections of a token that is revoked or expires.
+//! Verifies tokens, and ends the connections and the turns of a token that is revoked or expires.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, header};
+use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use crate::principal::{GrantRegistry, SessionGrant};
+use super::oidc::{OidcError, OidcVerifier};
+use crate::principal::{GrantRegistry, SessionGrant, TokenGrant};
 use crate::store::{StoreError, TokenStore};
 
-/// How often the tokens of open connections are verified. A revoked token must end them within five seconds.
+/// How often the tokens in use are verified. A revoked token must end within five seconds.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+/// The number of dots in a JWT. Tokens of Skein have none.
+const JWT_DOTS: usize = 2;
 
 /// A verified token with an open request or connection.
 #[derive(Debug)]
@@ -22,33 +26,75 @@ pub(super) struct ActiveToken {
     pub(super) ended: CancellationToken,
 }
 
+/// Why tokens cannot be verified at the moment.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AuthenticationError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the keys of the issuer cannot be read")]
+    Issuer,
+}
+
 /// Verifies the tokens of requests.
 pub(super) struct Authenticator {
     tokens: TokenStore,
+    /// `None`: JWTs are not accepted.
+    oidc: Option<OidcVerifier>,
     grants: GrantRegistry,
-    /// The tokens in use, by their ids.
-    active: Mutex<HashMap<String, Weak<ActiveToken>>>,
+    active: Mutex<ActiveTokens>,
+}
+
+/// The tokens in use, by their ids.
+#[derive(Default)]
+struct ActiveTokens {
+    tokens: HashMap<String, Weak<ActiveToken>>,
+    /// When the subjects of JWTs end, unless they show a newer JWT.
+    issued: HashMap<String, Timestamp>,
 }
 
 impl Authenticator {
-    pub(super) fn new(tokens: TokenStore) -> Self {
-        Self { tokens, grants: GrantRegistry::default(), active: Mutex::default() }
+    pub(super) fn new(tokens: TokenStore, oidc: Option<OidcVerifier>) -> Self {
+        Self { tokens, oidc, grants: GrantRegistry::default(), active: Mutex::default() }
     }
 
-    /// Returns the token of a request. `None` if it has none, or one that is unknown, expired or revoked. Fails if the
-    /// store cannot be read.
-    pub(super) async fn authenticate(&self, headers: &HeaderMap) -> Result<Option<Arc<ActiveToken>>, StoreError> {
+    /// Returns the token of a request. `None` if it has none, or one that is unknown, expired, revoked or without a
+    /// principal. Fails if the store or the keys of the issuer cannot be read.
+    pub(super) async fn authenticate(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<Option<Arc<ActiveToken>>, AuthenticationError> {
         let Some(secret) = bearer_token(headers) else { return Ok(None) };
-        let Some(token) = self.tokens.verify(secret).await? else { return Ok(None) };
-        let mut active = self.active();
-        let known = active.get(&token.id).and_then(Weak::upgrade).filter(|known| !known.ended.is_cancelled());
-        if let Some(known) = known {
-            return Ok(Some(known));
+        match &self.oidc {
+            Some(oidc) if secret.matches('.').count() == JWT_DOTS => {
+                let verified = oidc.verify(secret, Timestamp::now(), Instant::now()).await;
+                match verified {
+                    Ok(token) => Ok(Some(self.activate(&token, token.expires))),
+                    Err(OidcError::Refused(reason)) => {
+                        tracing::info!(%reason, "a JWT is refused");
+                        Ok(None)
+                    }
+                    Err(OidcError::NoKeys) => Err(AuthenticationError::Issuer),
+                }
+            }
+            _ => Ok(self.tokens.verify(secret).await?.map(|token| self.activate(&token, None))),
         }
-        let grant = self.grants.grant(&token);
-        let new = Arc::new(ActiveToken { id: token.id, grant, ended: CancellationToken::new() });
-        active.insert(new.id.clone(), Arc::downgrade(&new));
-        Ok(Some(new))
+    }
+
+    /// Returns a verified token. The requests and connections of one token share it. A JWT ends at the time `issued`.
+    fn activate(&self, token: &TokenGrant, issued: Option<Timestamp>) -> Arc<ActiveToken> {
+        let mut active = self.active();
+        if let Some(end) = issued {
+            let latest = active.issued.entry(token.id.clone()).or_insert(end);
+            *latest = end.max(*latest);
+        }
+        let known = active.tokens.get(&token.id).and_then(Weak::upgrade);
+        if let Some(known) = known.filter(|known| !known.ended.is_cancelled()) {
+            return known;
+        }
+        let grant = self.grants.grant(token);
+        let new = Arc::new(ActiveToken { id: token.id.clone(), ended: grant.end_signal().clone(), grant });
+        active.tokens.insert(new.id.clone(), Arc::downgrade(&new));
+        new
     }
 
     /// Looks for tokens in use that have ended, until `stop` is cancelled.
@@ -58,17 +104,17 @@ impl Authenticator {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(WATCH_INTERVAL) => {}
             }
-            let tokens: Vec<_> = {
-                let mut active = self.active();
-                active.retain(|_, token| token.strong_count() > 0);
-                active.values().filter_map(Weak::upgrade).collect()
-            };
-            for token in tokens {
-                match self.tokens.is_active(&token.id).await {
+            for (id, issued) in self.tokens_in_use() {
+                let is_active = match issued {
+                    Some(end) => Ok(end > Timestamp::now()),
+                    None => self.tokens.is_active(&id).await,
+                };
+                match is_active {
                     Ok(true) => {}
                     Ok(false) => {
-                        tracing::info!(token = %token.id, "the token has ended, and so do its connections");
-                        token.ended.cancel();
+                        if self.grants.end(&id) {
+                            tracing::info!(token = %id, "the token has ended, and so do its connections and turns");
+                        }
                     }
                     // The connections stay open: the next check decides.
                     Err(error) => tracing::warn!(%error, "tokens cannot be verified"),
@@ -77,7 +123,18 @@ impl Authenticator {
         }
     }
 
-    fn active(&self) -> MutexGuard<'_, HashMap<String, Weak<ActiveToken>>> {
+    /// Returns the ids of the tokens that a request, a connection or a session uses, and the end of those that are
+    /// JWTs. A session without a connection counts too.
+    fn tokens_in_use(&self) -> Vec<(String, Option<Timestamp>)> {
+        let mut active = self.active();
+        active.tokens.retain(|_, token| token.strong_count() > 0);
+        let used = self.grants.ids_in_use(Instant::now());
+        let ends: Vec<_> = used.iter().map(|id| active.issued.get(id).copied()).collect();
+        active.issued = used.iter().zip(&ends).filter_map(|(id, end)| Some((id.clone(), (*end)?))).collect();
+        used.into_iter().zip(ends).collect()
+    }
+
+    fn active(&self) -> MutexGuard<'_, ActiveTokens> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,8 @@
 //! MCP over streamable HTTP: the tools of a mode, one service, or the agents themselves. Each token has its own endpoints.
 //!
 //! Invariant: what the token does not reach is answered like what does not exist. Tools, sessions and files of an
-//! endpoint belong to the principal of its token.
+//! endpoint belong to the principal of its token. An endpoint has one plan: after a change, another one takes its place
+//! for new sessions.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,7 +15,9 @@ use axum::extract::{Request, State};
 use axum::http::{self, StatusCode};
 use axum::response::Response;
 use http_body_util::Full;
+use serde_json::Value;
 use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
 
 use super::ServerState;
 use super::agents::project;
@@ -23,6 +26,7 @@ use super::checks::{Refusal, read_body};
 use crate::adapter::export::{BindingServer, BindingSource, SESSION_SERVICES, ToolNaming, about_mode, about_service};
 use crate::adapter::http_endpoint::{HttpEndpoint, asks_for_work};
 use crate::broker::{BindRequest, Broker};
+use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::ApprovalLevel;
 use crate::mcp_server::{AgentMcpServer, McpServerConfig};
@@ -89,13 +93,19 @@ type EndpointCell = Arc<OnceCell<Arc<McpEndpoint>>>;
 #[derive(Default)]
 pub(super) struct McpEndpoints {
     all: Mutex<HashMap<EndpointKey, EndpointCell>>,
+    /// Endpoints with an older plan, which serve their sessions to the end.
+    replaced: Mutex<Vec<(EndpointKey, Arc<McpEndpoint>)>>,
 }
 
 /// An MCP server for the clients of one token.
 struct McpEndpoint {
     http: HttpEndpoint,
     token: Arc<ActiveToken>,
+    /// The plan of the token's folder when the endpoint was opened.
+    plan: Arc<Plan>,
     served: ServedParts,
+    /// Cancelled when an endpoint with another plan has taken its place.
+    replaced: CancellationToken,
 }
 
 /// What an endpoint serves.
@@ -103,6 +113,7 @@ enum ServedParts {
     /// Tools, which the client calls itself.
     Tools {
         context: Arc<SessionContext>,
+        server: BindingServer,
         _counted: UsagePermit,
     },
     Agents(AgentMcpServer),
@@ -122,9 +133,14 @@ pub(super) async fn answer(
 ) -> Result<Response, Refusal> {
     let name = EndpointName::parse(request.uri().path()).ok_or_else(not_found)?;
     let key = EndpointKey { token: token.id.clone(), name };
-    let endpoint = find_or_open(&state, &token, &key).await?;
     let (parts, body) = request.into_parts();
+    let endpoint = match state.mcp.find_with(&key, |endpoint| endpoint.http.has_session(&parts.headers)) {
+        Some(endpoint) => endpoint,
+        None => find_or_open(&state, &token, &key).await?,
+    };
     let body = read_body(body).await?;
+    // An answer goes to the endpoint that waits for it.
+    let endpoint = state.mcp.find_waiting(&key, &body).unwrap_or(endpoint);
     if state.draining.is_cancelled() && asks_for_work(&body) {
         let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down\n");
         return Err(refusal.retry_after(RETRY_AFTER));
@@ -142,19 +158,27 @@ pub(super) async fn answer(
     Ok(endpoint.http.handle(request, entered).await.map(Body::new))
 }
 
-/// Returns the endpoint, and opens it if it is not open. Fails if the token does not reach it, or it cannot be opened.
+/// Returns the endpoint with the current plan, and opens it if it is not open. Fails if the token does not reach it, or
+/// it cannot be opened.
 async fn find_or_open(
     state: &Arc<ServerState>,
     token: &Arc<ActiveToken>,
     key: &EndpointKey,
 ) -> Result<Arc<McpEndpoint>, Refusal> {
-    if let Some(endpoint) = state.mcp.find(key) {
-        return Ok(endpoint);
+    let before = state.mcp.find(key);
+    let current = match (project(state, &token.grant).await, &before) {
+        (Ok(current), _) => current,
+        (Err(_), Some(before)) => return Ok(Arc::clone(before)),
+        (Err(error), None) => return Err(manifest_refusal(&error)),
+    };
+    let plan = Arc::clone(current.broker.plan());
+    if let Some(before) = before.as_ref().filter(|before| before.plan.is_same(&plan)) {
+        return Ok(Arc::clone(before));
     }
-    let source = source(state, &token.grant, &key.name).await?;
-    let cell = state.mcp.cell(key);
+    let source = source(state, &token.grant, &key.name, current).await?;
+    let cell = state.mcp.cell(key, &plan);
     let opened = cell.get_or_try_init(|| async move {
-        let endpoint = Arc::new(McpEndpoint::open(state, token, source).await?);
+        let endpoint = Arc::new(McpEndpoint::open(state, token, source, plan).await?);
         let (watched, server) = (Arc::clone(&endpoint), Arc::clone(state));
         state.scope.spawn(async move { watched.watch(&server).await });
         Ok::<_, Refusal>(endpoint)
@@ -163,13 +187,15 @@ async fn find_or_open(
 }
 
 /// Loads what an endpoint serves. Fails if the token does not reach it.
-async fn source(state: &ServerState, grant: &SessionGrant, name: &EndpointName) -> Result<EndpointSource, Refusal> {
+async fn source(
+    state: &ServerState,
+    grant: &SessionGrant,
+    name: &EndpointName,
+    project: Project,
+) -> Result<EndpointSource, Refusal> {
     match name {
-        EndpointName::Agents => {
-            Ok(EndpointSource::Agents(project(state, grant).await.map_err(|error| manifest_refusal(&error))?))
-        }
+        EndpointName::Agents => Ok(EndpointSource::Agents(project)),
         EndpointName::Mode(mode) => {
-            let project = project(state, grant).await.map_err(|error| manifest_refusal(&error))?;
             let plan = project.broker.plan();
             let entry = plan.mode(mode).map(|(entry, _)| entry).filter(|_| plan.is_selectable(mode));
             let about = about_mode(mode, &entry.ok_or_else(not_found)?.mode.description);
@@ -198,11 +224,32 @@ impl McpEndpoints {
         (!endpoint.http.is_closed()).then_some(endpoint)
     }
 
-    /// Returns the place of an endpoint that is to be opened.
-    fn cell(&self, key: &EndpointKey) -> EndpointCell {
+    /// Returns an open endpoint, also one with an older plan, that fits.
+    fn find_with(&self, key: &EndpointKey, fits: impl Fn(&McpEndpoint) -> bool) -> Option<Arc<McpEndpoint>> {
+        let older =
+            || self.lock_replaced().iter().find(|(of, older)| of == key && fits(older)).map(|(_, it)| Arc::clone(it));
+        self.find(key).filter(|endpoint| fits(endpoint)).or_else(older)
+    }
+
+    /// Returns the endpoint with an older plan in which a turn waits for the answer in this body.
+    fn find_waiting(&self, key: &EndpointKey, body: &[u8]) -> Option<Arc<McpEndpoint>> {
+        if self.lock_replaced().is_empty() {
+            return None;
+        }
+        let message: Value = serde_json::from_slice(body).ok()?;
+        let waiting = message["params"]["requestState"].as_str()?;
+        self.find_with(key, |endpoint| matches!(&endpoint.served, ServedParts::Agents(it) if it.is_suspended(waiting)))
+    }
+
+    /// Returns the place of an endpoint that is to be opened with this plan. One with another plan leaves the place.
+    fn cell(&self, key: &EndpointKey, plan: &Plan) -> EndpointCell {
         let mut all = self.all();
         let cell = all.entry(key.clone()).or_default();
-        if cell.get().is_some_and(|endpoint| endpoint.http.is_closed()) {
+        if let Some(endpoint) = cell.get().filter(|it| it.http.is_closed() || !it.plan.is_same(plan)) {
+            if !endpoint.http.is_closed() {
+                endpoint.replaced.cancel();
+                self.lock_replaced().push((key.clone(), Arc::clone(endpoint)));
+            }
             *cell = EndpointCell::default();
         }
         Arc::clone(cell)
@@ -210,6 +257,11 @@ impl McpEndpoints {
 
     fn remove(&self, endpoint: &Arc<McpEndpoint>) {
         self.all().retain(|_, cell| cell.get().is_none_or(|known| !Arc::ptr_eq(known, endpoint)));
+        self.lock_replaced().retain(|(_, known)| !Arc::ptr_eq(known, endpoint));
+    }
+
+    fn lock_replaced(&self) -> MutexGuard<'_, Vec<(EndpointKey, Arc<McpEndpoint>)>> {
+        self.replaced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<EndpointKey, EndpointCell>> {
@@ -219,7 +271,13 @@ impl McpEndpoints {
 
 impl McpEndpoint {
     /// Opens an endpoint. Fails if the token has too many sessions, or a service does not start.
-    async fn open(state: &ServerState, token: &Arc<ActiveToken>, source: EndpointSource) -> Result<Self, Refusal> {
+    async fn open(
+        state: &ServerState,
+        token: &Arc<ActiveToken>,
+        source: EndpointSource,
+        plan: Arc<Plan>,
+    ) -> Result<Self, Refusal> {
+        let replaced = CancellationToken::new();
         let (parts, grant) = (&state.parts.mcp, &token.grant);
         let sessions = parts.sessions.with_grant(grant.clone());
         let (project, mode, naming, about) = match source {
@@ -235,7 +293,8 @@ impl McpEndpoint {
                 };
                 let agents = AgentMcpServer::new(config, project.broker.plan(), |_| true);
                 let http = HttpEndpoint::new(agents.clone());
-                return Ok(Self { http, token: Arc::clone(token), served: ServedParts::Agents(agents) });
+                let served = ServedParts::Agents(agents);
+                return Ok(Self { http, token: Arc::clone(token), plan, served, replaced });
             }
         };
         let counted = grant.open_session().map_err(|error| {
@@ -259,33 +318,40 @@ impl McpEndpoint {
         let ended = token.ended.clone();
         // The end of the token ends its calls.
         let source = BindingSource::from(Arc::new(binding)).in_turns(move || ended.clone());
-        let server = BindingServer::new(source, Arc::clone(&context), naming, about);
-        let http = HttpEndpoint::new(server.without_services(&SESSION_SERVICES));
-        let served = ServedParts::Tools { context, _counted: counted };
-        Ok(Self { http, token: Arc::clone(token), served })
+        let server = BindingServer::new(source, Arc::clone(&context), naming, about).with_client_questions();
+        let server = server.without_services(&SESSION_SERVICES);
+        let http = HttpEndpoint::new(server.clone());
+        let served = ServedParts::Tools { context, server, _counted: counted };
+        Ok(Self { http, token: Arc::clone(token), plan, served, replaced })
     }
 
     /// Ends sessions that are idle, until nothing uses the endpoint, its token ends or the server closes. Then closes
-    /// it.
+    /// it. An endpoint that is replaced closes as soon as it has no session.
     async fn watch(self: Arc<Self>, state: &ServerState) {
         let interval = (state.idle / 10).clamp(Duration::from_millis(50), Duration::from_secs(10));
+        let mut idle = state.idle;
         loop {
             tokio::select! {
                 biased;
                 () = self.token.ended.cancelled() => break,
                 () = state.closing.cancelled() => break,
+                () = self.replaced.cancelled(), if !idle.is_zero() => idle = Duration::ZERO,
                 () = tokio::time::sleep(interval) => {}
             }
             self.http.expire_sessions(state.idle).await;
-            let waits = matches!(&self.served, ServedParts::Agents(agents) if agents.has_suspended());
-            if !waits && self.http.close_if_unused(state.idle) {
+            let waits = match &self.served {
+                ServedParts::Agents(agents) => agents.has_suspended(),
+                ServedParts::Tools { server, .. } => server.has_suspended(),
+            };
+            if !waits && self.http.close_if_unused(idle) {
                 break;
             }
         }
         state.mcp.remove(&self);
         match &self.served {
             ServedParts::Agents(agents) => agents.stop().await,
-            ServedParts::Tools { context, .. } => {
+            ServedParts::Tools { context, server, .. } => {
+                server.stop().await;
                 context.end();
                 // The folder exists only if a tool wrote to it.
                 if let Err(error) = tokio::fs::remove_dir_all(&context.scratch).await

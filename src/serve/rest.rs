@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use super::ServerState;
 use super::authenticator::ActiveToken;
 use super::checks::read_body;
+use crate::manifest::ApprovalLevel;
 use errors::RestError;
 use messages::InputMessage;
 use run::AgentRun;
@@ -130,6 +131,10 @@ async fn resume_run(
 ) -> Result<Response, RestError> {
     let run = find_run(&state, &token, &id)?;
     let RunAnswer { await_resume, mode } = read_json(request).await?;
+    // A token that cannot consent to the calls of its runs cannot do so for another token of its principal.
+    if !run.is_of_token(&token.id) && !token.grant.limits().admits_approval(ApprovalLevel::Ask) {
+        return Err(RestError::forbidden("your token must not answer questions of another token's run"));
+    }
     let position = run.event_count();
     run.resume(&await_resume.message.text())?;
     Ok(answer(run, mode, position).await)

@@ -114,18 +114,20 @@ impl BuiltinRegistry {
     /// Returns the services that ship with Skein. The state that they keep for a session outlives an instance, because a
     /// service that stops while it is idle starts again in the same session.
     pub fn builtin() -> Self {
-        let (recall, documents, saved, browsers) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
+        let (recall, documents, saved, symbols) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
+        let browsers: Arc<SessionStates<computercontroller::BrowserState>> = Arc::default();
         let fetch: Arc<SessionStates<fetch::Cache>> = Arc::default();
         let pages = Arc::clone(&fetch);
         let developer: Arc<SessionStates<developer::DeveloperState>> = Arc::default();
         // Scripts run in the sandboxes of the session's shell, and the browser reaches its servers.
         let shells = Arc::clone(&developer);
+        let camera = computercontroller::PageCamera::new(Arc::clone(&browsers));
         let todo = todo::TodoService::new();
         let autovisualiser = autovisualiser::AutovisualiserService::new();
         Self::empty()
             .with("apps", |surroundings| apps::AppsService::new(&surroundings.principal.folder(&surroundings.data)))
             .with("autovisualiser", move |surroundings| {
-                autovisualiser.clone().with_launcher(surroundings.sandbox.clone())
+                autovisualiser.clone().with_launcher(surroundings.sandbox.clone()).with_camera(camera.clone())
             })
             .with("chatrecall", move |surroundings| {
                 chatrecall::ChatRecallService::new(&surroundings.data).with_states(Arc::clone(&recall))
@@ -141,7 +143,8 @@ impl BuiltinRegistry {
                     .with_desktop(launcher, environment, Arc::clone(&browsers), Arc::clone(&shells))
             })
             .with("developer", move |surroundings| {
-                developer::Developer::new(surroundings.shell_options()).with_states(Arc::clone(&developer))
+                let service = developer::Developer::new(surroundings.shell_options());
+                service.with_states(Arc::clone(&developer)).with_symbols(Arc::clone(&symbols))
             })
             .with("extensionmanager", |surroundings| {
                 extensionmanager::ExtensionManagerService::new().with_config(surroundings.user.config.clone())

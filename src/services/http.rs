@@ -19,7 +19,7 @@ use rmcp::transport::streamable_http_client::{
 use sse_stream::Sse;
 
 use super::environment::{Environment, MissingVariableError};
-use super::login::{LoginError, LoginStore, ServiceLogin};
+use super::login::{LoginError, LoginStore, RightsRefusal, ServiceLogin, rights_refusal};
 use super::replies::{error_for, requests_of};
 use crate::ids::ServiceName;
 use crate::manifest::HttpTransport;
@@ -195,8 +195,8 @@ fn same_origin() -> Policy {
 }
 
 /// rmcp's HTTP client, which skips an unreadable answer in a stream. This wrapper turns such an answer into an
-/// error. It also sends the token of the login, and sends a request that the server refused with 401 once more, with a
-/// new token.
+/// error. It also sends the token of the login. It sends a request once more with a new token if the server refused it with
+/// 401, or with 403 because the token lacks rights.
 #[derive(Debug, Clone)]
 pub(super) struct CheckedClient {
     http: reqwest::Client,
@@ -237,6 +237,9 @@ impl CheckedClient {
     /// Returns the token with which a refused request is sent again. Fails if the error has another reason, or there is
     /// no other token.
     async fn next_token(&self, error: HttpError, used: Option<String>) -> Result<String, HttpError> {
+        if let Some(lack) = rights_problem(&error) {
+            return self.wider_token(lack, used.as_deref()).await;
+        }
         if !is_refusal(&error) {
             return Err(hide_token(error, used.as_deref()));
         }
@@ -250,12 +253,33 @@ impl CheckedClient {
         }
     }
 
+    /// Returns the token of a newer login, after a request that lacked rights. Fails if there is none. Then the next login
+    /// asks for the rights.
+    async fn wider_token(&self, lack: RightsRefusal, used: Option<&str>) -> Result<String, HttpError> {
+        let Some(login) = &self.login else {
+            let rights = format_rights(&lack);
+            return Err(auth_error(format!(
+                "it refused the request (HTTP 403): `headers` in its manifest lack {rights}"
+            )));
+        };
+        match login.widen(used, lack.scope.as_deref()).await {
+            Ok(Some(token)) => Ok(token),
+            Ok(None) => Err(self.rights_required(&lack)),
+            Err(error) => Err(auth_error(format!("its login lacks {}: {error}", format_rights(&lack)))),
+        }
+    }
+
     /// Returns the error of a request that was sent with a new token.
     fn final_error(&self, error: HttpError, used: &str) -> HttpError {
-        match is_refusal(&error) {
-            true => self.login_required("it does not accept its login"),
-            false => hide_token(error, Some(used)),
+        match (rights_problem(&error), is_refusal(&error)) {
+            (Some(lack), _) => self.rights_required(&lack),
+            (None, true) => self.login_required("it does not accept its login"),
+            (None, false) => hide_token(error, Some(used)),
         }
+    }
+
+    fn rights_required(&self, lack: &RightsRefusal) -> HttpError {
+        self.login_required(&format!("its login lacks {}, which this request needs", format_rights(lack)))
     }
 
     fn login_failure(&self, error: &LoginError) -> HttpError {
@@ -275,6 +299,18 @@ fn auth_error(text: String) -> HttpError {
     StreamableHttpError::AuthRequired(AuthRequiredError::new(text))
 }
 
+/// Returns the rights that the login lacks. `None` if the server did not answer with 403 for this reason.
+fn rights_problem(error: &HttpError) -> Option<RightsRefusal> {
+    match error {
+        StreamableHttpError::InsufficientScope(refusal) => rights_refusal(&refusal.www_authenticate_header),
+        _ => None,
+    }
+}
+
+fn format_rights(lack: &RightsRefusal) -> String {
+    lack.scope.as_ref().map_or_else(|| "rights".to_owned(), |scope| format!("the rights `{scope}`"))
+}
+
 /// Returns whether the server answered with 401.
 fn is_refusal(error: &HttpError) -> bool {
     match error {
@@ -292,6 +328,8 @@ fn hide_token(error: HttpError, token: Option<&str>) -> HttpError {
         (StreamableHttpError::UnexpectedServerResponse(text), Some(token)) => {
             StreamableHttpError::UnexpectedServerResponse(text.replace(token, "(token)").into())
         }
+        // The server chooses this text.
+        (StreamableHttpError::InsufficientScope(_), _) => auth_error("it refused the request (HTTP 403)".to_owned()),
         (error, _) => error,
     }
 }

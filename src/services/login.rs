@@ -22,6 +22,7 @@ use crate::ids::ServiceName;
 pub use attempt::{LoginAttempt, LoginOptions};
 pub(super) use bearer::ServiceLogin;
 pub use discovery::asks_for_login;
+pub(super) use discovery::{RightsRefusal, rights_refusal};
 pub use tokens::revoke;
 
 /// A token is renewed this many milliseconds before it expires, or in the second half of its life if that is short.
@@ -61,6 +62,9 @@ pub struct StoredLogin {
     pub revocation_endpoint: Option<String>,
     pub client: ClientRegistration,
     pub scope: Option<String>,
+    /// The rights that the service wants in addition. The next login asks for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted_scope: Option<String>,
     pub access_token: String,
     pub refresh_token: Option<String>,
     /// When the access token expires, in milliseconds since 1970. `None` if the server did not say.
@@ -78,11 +82,29 @@ impl StoredLogin {
         })
     }
 
+    /// Returns the rights for a login that has those of this one and those that the service wants. `None` if it wants no
+    /// more.
+    pub fn wider_scope(&self) -> Option<String> {
+        let wanted = self.wanted_scope.as_deref()?;
+        Some(join_scopes(self.scope.as_deref().unwrap_or_default(), wanted))
+    }
+
     /// Returns whether the tokens may be sent to this address: it has the origin of the service at the login.
     pub fn is_for(&self, service_url: &str) -> bool {
         let origin = |text: &str| url::Url::parse(text).ok().map(|url| url.origin());
         origin(&self.service_url).is_some_and(|own| own.is_tuple() && origin(service_url) == Some(own))
     }
+}
+
+/// Returns the rights of both, each once.
+fn join_scopes(one: &str, other: &str) -> String {
+    let mut joined: Vec<&str> = Vec::new();
+    for right in one.split_whitespace().chain(other.split_whitespace()) {
+        if !joined.contains(&right) {
+            joined.push(right);
+        }
+    }
+    joined.join(" ")
 }
 
 /// Does not print tokens.
@@ -169,6 +191,7 @@ mod tests {
                 authentication: ClientAuthentication::ClientSecretPost,
             },
             scope: None,
+            wanted_scope: None,
             access_token: "hush-2".to_owned(),
             refresh_token: Some("hush-3".to_owned()),
             expires_at: None,
@@ -185,6 +208,17 @@ mod tests {
             assert!(!login.is_for(other), "{other}");
         }
         assert!(!self::login("data:x").is_for("data:x"));
+    }
+
+    #[test]
+    fn a_wider_login_keeps_its_rights() {
+        let of = |scope: Option<&str>, wanted: Option<&str>| {
+            let (scope, wanted_scope) = (scope.map(str::to_owned), wanted.map(str::to_owned));
+            StoredLogin { scope, wanted_scope, ..login("https://api.example") }.wider_scope()
+        };
+        assert_eq!(of(Some("read offline_access"), Some("write read")).as_deref(), Some("read offline_access write"));
+        assert_eq!(of(None, Some("write")).as_deref(), Some("write"));
+        assert_eq!(of(Some("read"), None), None);
     }
 
     #[test]

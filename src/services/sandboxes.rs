@@ -164,8 +164,11 @@ impl SessionSandbox {
         session: &SessionContext,
     ) -> Result<Self, SandboxStartError> {
         let mut folders = SandboxFolders::new(&session.roots, &session.scratch);
+        folders.visible = session.grant.visible_folders().map(<[PathBuf]>::to_vec);
         if sandbox.view == SandboxView::Roots {
-            folders = SandboxFolders { readable: folders.roots.clone(), scratch: None, ..folders };
+            // A session without a folder of the user works in its scratch folder.
+            let own = folders.scratch.take().filter(|_| folders.roots.is_empty());
+            folders.readable = folders.roots.iter().cloned().chain(own).collect();
         }
         let request = SandboxRequest {
             profile: Arc::clone(&sandbox.profile),

@@ -1,5 +1,6 @@
 //! The sandbox of a stdio service: its profile, and the gate of the session that uses it.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
@@ -39,15 +40,17 @@ impl ServiceSpec {
 pub(super) struct BoundServiceSandbox {
     profile: Arc<SandboxProfile>,
     gate: Arc<CurrentGate>,
+    visible: Option<Vec<PathBuf>>,
     /// The user has the remarks about the sandbox.
     reported: AtomicBool,
 }
 
 impl BoundServiceSandbox {
-    pub(super) fn new(SandboxSpec { profile, gate, .. }: &SandboxSpec) -> Self {
+    pub(super) fn new(SandboxSpec { profile, gate, visible, .. }: &SandboxSpec) -> Self {
         Self {
             profile: Arc::clone(profile),
             gate: Arc::new(CurrentGate::new(Arc::clone(gate))),
+            visible: visible.clone(),
             reported: AtomicBool::new(false),
         }
     }
@@ -63,7 +66,8 @@ impl BoundServiceSandbox {
         owner: Option<&Owner>,
         line: String,
     ) -> ProgramSandbox<'a> {
-        let folders = owner.map(|owner| SandboxFolders::new(&owner.roots, &owner.scratch)).unwrap_or_default();
+        let mut folders = owner.map(|owner| SandboxFolders::new(&owner.roots, &owner.scratch)).unwrap_or_default();
+        folders.visible.clone_from(&self.visible);
         let (profile, gate) = (Arc::clone(&self.profile), Arc::clone(&self.gate));
         let request = SandboxRequest { profile, folders, gate, servers: None };
         ProgramSandbox { launcher, request, line }

@@ -32,8 +32,7 @@ impl Session {
         let host =
             SessionPorts { broker: host.broker.with_limits(bounds), asker, client_services: brought, ..host.clone() };
         let session = self.context();
-        // The first two roots are the session's working directory and its scratch folder.
-        let place = SessionRoots { cwd: session.cwd.clone(), roots: session.roots.iter().skip(2).cloned().collect() };
+        let place = SessionRoots::of(session);
         let choice = SessionSettings { mode, ..setup.choice.clone() };
         let child = self.sessions().create_for(Some(self.id()), place, choice, |_| host).await?;
         self.not_alone();

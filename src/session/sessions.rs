@@ -10,12 +10,12 @@ use crate::broker::{BindError, Broker};
 use crate::ids::{ModeId, ModelRef, random_id};
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{ApprovalLevel, ServiceEntry, Transport};
-use crate::principal::{GrantError, SessionGrant};
+use crate::principal::{GrantError, SessionFiles, SessionGrant};
 use crate::sandbox::HiddenPaths;
 use crate::store::{self, ListFilter, NewSession, StoreError, StoredSession};
 use crate::tool::ask::Asker;
 use crate::tool::editor::Editor;
-use crate::tool::{Notice, SessionContext, SessionContextPorts};
+use crate::tool::{ClientFolders, Notice, SessionContext, SessionContextPorts};
 
 /// Creates and reopens the sessions that a grant admits. Cheap to clone.
 #[derive(Clone)]
@@ -56,6 +56,44 @@ pub struct SessionRoots {
     pub cwd: PathBuf,
     /// Further folders that the session may access.
     pub roots: Vec<PathBuf>,
+    /// Where the folders are.
+    pub files: SessionFiles,
+}
+
+impl SessionRoots {
+    /// Returns folders of this machine.
+    pub fn here(cwd: PathBuf, roots: Vec<PathBuf>) -> Self {
+        Self { cwd, roots, files: SessionFiles::Server }
+    }
+
+    /// Returns the folders of an open session.
+    pub fn of(context: &SessionContext) -> Self {
+        match context.client_folders() {
+            Some(client) => Self {
+                cwd: client.cwd.clone(),
+                roots: client.roots.iter().skip(1).cloned().collect(),
+                files: SessionFiles::Client,
+            },
+            None if context.cwd == context.scratch => {
+                Self { cwd: context.cwd.clone(), roots: Vec::new(), files: SessionFiles::Own }
+            }
+            // The first two roots are the session's working directory and its scratch folder.
+            None => Self::here(context.cwd.clone(), context.roots.iter().skip(2).cloned().collect()),
+        }
+    }
+
+    /// Returns the context of a session in these folders. Nothing on this machine uses the folder of a client, so that
+    /// no service can read or change a folder of the same name here.
+    pub(super) fn context(self, id: String, sessions: &Sessions, ports: SessionContextPorts) -> Arc<SessionContext> {
+        let Self { cwd, roots, files } = self;
+        let scratch = sessions.scratch(&id);
+        let (cwd, roots, scratch, client) = match files {
+            SessionFiles::Server => (cwd, roots, scratch, None),
+            SessionFiles::Client => (scratch.clone(), Vec::new(), scratch, Some(ClientFolders::new(&cwd, &roots))),
+            SessionFiles::Own => (cwd.clone(), Vec::new(), cwd, None),
+        };
+        SessionContext::with_ports(id, cwd, roots, scratch, SessionContextPorts { client, ..ports })
+    }
 }
 
 /// Settings that the user can change during a session.
@@ -94,6 +132,8 @@ pub enum SessionError {
     External(#[from] ExternalAgentError),
     #[error(transparent)]
     Grant(#[from] GrantError),
+    #[error("the folder of the session cannot be created: {0}")]
+    Folder(#[source] std::io::Error),
     #[error("the record of session `{id}` cannot be read: {reason}")]
     Record { id: String, reason: String },
 }
@@ -180,6 +220,7 @@ impl Sessions {
         host: impl FnOnce(&str) -> SessionPorts,
     ) -> Result<Arc<Session>, SessionError> {
         let place = self.check_roots(place)?;
+        let files = place.files;
         let permit = parent.is_none().then(|| self.grant.open_session()).transpose()?;
         let new = NewSession {
             cwd: place.cwd.clone(),
@@ -190,9 +231,10 @@ impl Sessions {
             // A level from the launch applies to this launch only; the store keeps levels chosen in the session.
             approval: None,
             parent: parent.map(str::to_owned),
+            files,
         };
         let id = self.store.create(new).await?;
-        let (host, notices) = self.limit_ports(host(&id));
+        let (host, notices) = self.limit_ports(host(&id), files);
         let contents = SessionContents { permit, ..SessionContents::default() };
         let session = Session::new(self.clone(), id, place, self.limit_settings(choice), host, contents);
         notices.into_iter().for_each(|notice| session.queue_notice(notice));
@@ -200,9 +242,20 @@ impl Sessions {
     }
 
     /// Resolves the folders of a session. Fails if the grant does not admit one.
-    fn check_roots(&self, SessionRoots { cwd, roots }: SessionRoots) -> Result<SessionRoots, GrantError> {
-        let roots = roots.iter().map(|root| self.grant.check_folder(root)).collect::<Result<_, _>>()?;
-        Ok(SessionRoots { cwd: self.grant.check_folder(&cwd)?, roots })
+    fn check_roots(&self, SessionRoots { cwd, roots, files }: SessionRoots) -> Result<SessionRoots, GrantError> {
+        let roots = roots.iter().map(|root| self.grant.check_place(root, files)).collect::<Result<_, _>>()?;
+        Ok(SessionRoots { cwd: self.grant.check_place(&cwd, files)?, roots, files })
+    }
+
+    /// Returns the folders of a session that names none: the first root of the token, or a new empty folder. Skein
+    /// deletes the new folder with its session. Fails if it cannot be created.
+    pub async fn default_roots(&self) -> Result<SessionRoots, SessionError> {
+        if let Some(first) = self.grant.limits().roots.first() {
+            return Ok(SessionRoots::here(first.clone(), Vec::new()));
+        }
+        let cwd = self.scratch(&random_id("folder"));
+        tokio::fs::create_dir_all(&cwd).await.map_err(SessionError::Folder)?;
+        Ok(SessionRoots { cwd, roots: Vec::new(), files: SessionFiles::Own })
     }
 
     /// Replaces a level that is looser than the grant admits.
@@ -211,10 +264,14 @@ impl Sessions {
         SessionSettings { approval, ..settings }
     }
 
-    /// Limits what a front end passes: modes and levels of the broker, and services that start a program. Returns a
-    /// notice about each service that is left out.
-    fn limit_ports(&self, mut ports: SessionPorts) -> (SessionPorts, Vec<Notice>) {
+    /// Limits what a front end passes: modes and levels of the broker, files of the client, and services that start a
+    /// program. Returns a notice about each service that is left out.
+    fn limit_ports(&self, mut ports: SessionPorts, files: SessionFiles) -> (SessionPorts, Vec<Notice>) {
         ports.broker = ports.broker.with_grant(&self.grant);
+        if self.grant.is_remote() && files != SessionFiles::Client {
+            // The client is on another machine, where the paths of this session lead to other files.
+            ports.editor = None;
+        }
         let mut notices = Vec::new();
         if !self.grant.limits().client_services {
             ports.client_services.retain(|entry| {
@@ -242,9 +299,10 @@ impl Sessions {
         let stored = self.store.find(id).await?.ok_or_else(|| SessionError::Unknown(id.to_owned()))?;
         let events = self.events(id).await?;
         let state = self.store.state(id).await?;
-        let place = self.check_roots(SessionRoots { cwd: stored.cwd.clone(), roots })?;
+        let place = SessionRoots { cwd: stored.cwd.clone(), roots, files: stored.files };
+        let place = self.check_roots(place)?;
         let permit = Some(self.grant.open_session()?);
-        let (host, notices) = self.limit_ports(host(&stored));
+        let (host, notices) = self.limit_ports(host(&stored), stored.files);
         let choice = self.limit_settings(choice_of(&stored, fallback, &host.broker));
         let history = History::from_events(&events);
         let contents = SessionContents { history, stored: Some(stored.clone()), state, permit };
@@ -273,11 +331,14 @@ impl Sessions {
     }
 
     async fn delete_one(&self, id: &str) -> Result<bool, SessionError> {
+        let stored = self.store.find(id).await?;
         let deleted = self.store.delete(id).await?;
-        let scratch = self.scratch(id);
-        if deleted && scratch.exists() {
-            drop(tokio::fs::remove_dir_all(&scratch).await.inspect_err(|error| {
-                tracing::warn!(folder = %scratch.display(), %error, "scratch files are left behind");
+        // A child session shares the folder of its parent.
+        let own = stored.filter(|stored| stored.files == SessionFiles::Own && stored.parent.is_none());
+        let folders = [Some(self.scratch(id)), own.map(|stored| stored.cwd)];
+        for folder in folders.into_iter().flatten().filter(|folder| deleted && folder.exists()) {
+            drop(tokio::fs::remove_dir_all(&folder).await.inspect_err(|error| {
+                tracing::warn!(folder = %folder.display(), %error, "files of a session are left behind");
             }));
         }
         Ok(deleted)

@@ -17,6 +17,7 @@ use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, ModelRef, ServiceName};
 use crate::llm::{LlmError, Provider, RequestOrigin};
 use crate::manifest::{AgentRuntime, ApprovalLevel, Layer, PromptFileError, PromptValues};
+use crate::principal::SessionGrant;
 use crate::tool::SessionContext;
 use crate::tool::ask::NoAsker;
 
@@ -87,6 +88,15 @@ impl SessionSetup {
     pub(super) fn with_ports(&self, choice: SessionSettings, host: SessionPorts) -> Self {
         let (bindings, external_sessions) = (Arc::clone(&self.bindings), Arc::clone(&self.external_sessions));
         Self { bindings, external_sessions, ..Self::new(choice, host, Arc::clone(&self.session)) }
+    }
+
+    /// Returns a setup for one turn that a client of another token begins, within the limits of both tokens.
+    pub(super) fn narrow_to(&self, grant: &SessionGrant) -> Self {
+        let broker = self.host.broker.narrow_to(grant);
+        // The prompt names the modes to which the session may delegate.
+        let is_same = broker.plan().is_same(self.host.broker.plan());
+        let narrow = self.with_ports(self.choice.clone(), SessionPorts { broker, ..self.host.clone() });
+        if is_same { Self { system: Arc::clone(&self.system), ..narrow } } else { narrow }
     }
 
     /// Returns the recovery policy. Its model takes turns with the requests of other sessions.

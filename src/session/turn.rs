@@ -25,6 +25,8 @@ pub struct PendingTurn {
     cleanup: TurnCleanup,
     /// Counts the turn for its token. `None` in a child session.
     permit: Option<UsagePermit>,
+    /// Counts the turn for the token of the client that began it, if that is another one.
+    client_permit: Option<UsagePermit>,
     counted: CountGuard,
 }
 
@@ -36,7 +38,17 @@ impl PendingTurn {
         permit: Option<UsagePermit>,
     ) -> Self {
         let counted = session.sessions().metrics().begin_turn();
-        Self { cleanup: TurnCleanup(Arc::clone(&session)), session, history, setup, mode: None, permit, counted }
+        let cleanup = TurnCleanup(Arc::clone(&session));
+        Self { cleanup, session, history, setup, mode: None, permit, client_permit: None, counted }
+    }
+
+    pub(super) fn setup(&self) -> &SessionSetup {
+        &self.setup
+    }
+
+    /// Returns the turn with another setup, counted for one more token.
+    pub(super) fn with_setup(self, setup: Arc<SessionSetup>, permit: UsagePermit) -> Self {
+        Self { setup, client_permit: Some(permit), ..self }
     }
 
     pub fn session(&self) -> &Arc<Session> {
@@ -100,7 +112,8 @@ impl PendingTurn {
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
-        let Self { session, mut history, setup, mode, cleanup: _cleanup, permit, counted: _counted } = self;
+        let Self { session, mut history, setup, mode, cleanup: _cleanup, permit, client_permit, counted: _counted } =
+            self;
         let text = words(&opening.prompt);
         // Only an exchange can continue a given first answer; an external agent takes whole turns.
         let whole = opening.first.is_empty();
@@ -135,7 +148,7 @@ impl PendingTurn {
         session.count(end.usage);
         session.finish_turn().await?;
         // Unlocks the history first, so that the next prompt can follow at once.
-        drop((history, permit));
+        drop((history, permit, client_permit));
         front.log(Event::TurnEnded { end: end.clone() });
         Ok(end)
     }

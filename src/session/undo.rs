@@ -38,14 +38,14 @@ pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, UndoneTurn)> {
     }) {
         match event {
             Event::Message { message } if undone.prompt.is_empty() => undone.prompt = message.text(),
-            Event::ToolStarted { call, .. } => started.push(call),
+            Event::ToolStarted { call, by } => started.push((call, is_of_service(by.as_deref()))),
             Event::ToolEnded { id, outcome, activity, .. } => {
                 // Skein has not observed the changes that an external agent reports.
                 activity.iter().filter(|_| !theirs).for_each(|activity| undone.note(activity));
-                let call = started.iter().find(|call| call.id == *id);
-                undone
-                    .calls
-                    .extend(call.filter(|call| !outcome.refused && !reports_changes(call)).map(|call| (*call).clone()));
+                let call = started.iter().find(|(call, _)| call.id == *id);
+                let is_left = |call: &ToolUse, of_service: bool| of_service || !reports_changes(call);
+                let left = call.filter(|(call, of_service)| !outcome.refused && is_left(call, *of_service));
+                undone.calls.extend(left.map(|(call, _)| (*call).clone()));
             }
             _ => {}
         }
@@ -57,6 +57,12 @@ pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, UndoneTurn)> {
 /// call fails; only its commands do not. Code reports through the calls that it makes.
 fn reports_changes(call: &ToolUse) -> bool {
     is_own(&call.name) || call.name.starts_with("developer__") && call.arguments.get("command").is_none()
+}
+
+/// Returns true if a service made the call on one that it requires. Such a call reports no changes.
+fn is_of_service(by: Option<&str>) -> bool {
+    // A caller is `agent/mode`, `service`, or `agent/mode: service`.
+    by.is_some_and(|by| !by.contains('/') || by.contains(": "))
 }
 
 impl UndoneTurn {
@@ -98,7 +104,10 @@ mod tests {
         // A command that failed may have done a part of its work.
         events.extend(called("4", "developer__shell", json!({"command": "make"}), ToolOutcome::error("exit 2")));
         events.extend(called("5", "mail__send", json!({"to": "ann"}), ToolOutcome::text("sent")));
+        let [started, ended] = called("5.1", "developer__write_file", json!({"path": "y"}), ToolOutcome::text("done"));
+        let Event::ToolStarted { call, .. } = started else { panic!("a start") };
+        events.extend([Event::ToolStarted { call, by: Some("mail".to_owned()) }, ended]);
         let (_, undone) = last_exchange(&events).unwrap();
-        assert_eq!(undone.calls.iter().map(|call| call.id.as_str()).collect::<Vec<_>>(), ["4", "5"]);
+        assert_eq!(undone.calls.iter().map(|call| call.id.as_str()).collect::<Vec<_>>(), ["4", "5", "5.1"]);
     }
 }

@@ -42,7 +42,7 @@ pub use recall::{COUNTED, RecallMatch, RecallQuery, RecallResults, StoredMessage
 pub(super) use schema::SCHEMA;
 
 use super::{PATIENCE, StoreError, failure, open};
-use crate::principal::{Principal, SessionGrant};
+use crate::principal::{Principal, SessionFiles, SessionGrant};
 use unused_sessions::UnusedSessions;
 use view::SessionView;
 use writer::{Job, SessionWriter, Work};
@@ -60,6 +60,7 @@ pub struct NewSession {
     pub model: String,
     pub approval: Option<String>,
     pub parent: Option<String>,
+    pub files: SessionFiles,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,12 +108,13 @@ pub struct StoredSession {
     /// The id of the parent session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
+    #[serde(skip)]
+    pub files: SessionFiles,
     /// Milliseconds since 1970, like all times here.
     pub created_at: u64,
     pub updated_at: u64,
     #[serde(flatten)]
     pub spent: UsageTotals,
-    /// The number of events.
     pub events: u64,
 }
 
@@ -329,7 +331,7 @@ impl SessionStore {
 
     pub async fn find(&self, id: &str) -> Result<Option<StoredSession>, StoreError> {
         if let Some(unused) = self.shared.unused.find(self.principal(), id) {
-            return Ok(Some(unused).filter(|unused| self.view.admits(&unused.agent, &unused.mode, &unused.cwd)));
+            return Ok(Some(unused).filter(|unused| self.view.admits(unused)));
         }
         let id = id.to_owned();
         self.read(move |connection, view| read::find(connection, view, &id)).await
@@ -420,10 +422,8 @@ impl SessionStore {
     /// Finds the session with this id or id prefix. Fails if several ids start with the prefix.
     pub async fn resolve(&self, prefix: &str) -> Result<Option<String>, StoreError> {
         let prefix = prefix.trim().to_ascii_lowercase();
-        let candidates = {
-            let prefix = prefix.clone();
-            self.read(move |connection, view| read::beginning_with(connection, view, &prefix)).await?
-        };
+        let beginning = prefix.clone();
+        let candidates = self.read(move |connection, view| read::beginning_with(connection, view, &beginning)).await?;
         match candidates.as_slice() {
             [] => Ok(None),
             [only] => Ok(Some(only.clone())),

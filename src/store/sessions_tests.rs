@@ -40,6 +40,7 @@ fn new_in(cwd: &str) -> NewSession {
         model: "offline".to_owned(),
         approval: None,
         parent: None,
+        files: crate::principal::SessionFiles::Server,
     }
 }
 

@@ -3,11 +3,16 @@
 //! Invariant: a port only. The tool decides which files a call may touch; the editor only gives access to them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 
-/// The services of an editor for tools. On an error the tool falls back to its own implementation.
+use crate::sandbox::SandboxProfile;
+
+/// The services of an editor for tools. On an error the tool falls back to its own implementation, unless the files of
+/// the session are at the client.
 pub trait Editor: Send + Sync {
     fn abilities(&self) -> EditorCapabilities;
 
@@ -32,6 +37,8 @@ pub struct EditorCapabilities {
     pub read: bool,
     pub write: bool,
     pub terminal: bool,
+    /// Its terminals run commands in a sandbox with the profile that they receive.
+    pub sandbox: bool,
 }
 
 /// A program for the editor to start.
@@ -43,6 +50,16 @@ pub struct TerminalCommand {
     pub cwd: PathBuf,
     /// Output beyond this many bytes loses its beginning.
     pub output_limit: u64,
+    /// For an editor with the capability `sandbox`, which runs the command inside.
+    pub sandbox: Option<Arc<TerminalSandboxRequest>>,
+}
+
+/// The sandbox of a command on another machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TerminalSandboxRequest {
+    pub profile: SandboxProfile,
+    /// The command changes nothing: it sees the folders of the session, independent of the profile.
+    pub read_only: bool,
 }
 
 /// A command in the editor's terminal. Dropping it releases the terminal, which ends processes that still run in it.

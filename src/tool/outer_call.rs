@@ -1,12 +1,15 @@
 //! Connects a call to the call of a service during which it is made. A service makes such calls on the services that it
 //! requires.
+//!
+//! Invariant: an inner call that a sink has seen begin also ends there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
-use super::CallContext;
+use super::{CallContext, ToolOutcome};
 use crate::ids::ServiceName;
 
 /// The call that a service works on while it makes another one.
@@ -15,6 +18,51 @@ pub(super) struct OuterCall {
     /// The service that makes the inner call.
     service: ServiceName,
     context: CallContext,
+}
+
+/// A call that a service makes while it works on another one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InnerCall {
+    /// As models would see it: `service__tool`.
+    pub tool: String,
+    pub arguments: Map<String, Value>,
+    /// The services that make the call for one another, the first caller first.
+    pub chain: Vec<ServiceName>,
+}
+
+/// Receives the calls that services make inside a call of the session.
+pub trait InnerCallSink: Send + Sync {
+    /// Returns the number under which the call ends.
+    fn begin(&self, call: InnerCall) -> usize;
+
+    fn end(&self, number: usize, outcome: ToolOutcome);
+}
+
+/// An inner call that a sink has seen begin. Without an outcome, it ends as cancelled.
+pub struct OpenInnerCall {
+    sink: Arc<dyn InnerCallSink>,
+    number: usize,
+    outcome: Option<ToolOutcome>,
+}
+
+impl OpenInnerCall {
+    /// Ends the call.
+    pub fn end(mut self, outcome: &ToolOutcome) {
+        self.outcome = Some(outcome.clone());
+    }
+}
+
+impl Drop for OpenInnerCall {
+    fn drop(&mut self) {
+        let outcome = self.outcome.take();
+        self.sink.end(self.number, outcome.unwrap_or_else(|| ToolOutcome::error("the call was cancelled")));
+    }
+}
+
+impl std::fmt::Debug for OpenInnerCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OpenInnerCall({})", self.number)
+    }
 }
 
 /// The open questions to the user that belong to a call or to calls inside it.
@@ -58,6 +106,22 @@ impl CallContext {
         chain
     }
 
+    /// Sets the receiver of the calls that services make inside this one.
+    #[must_use]
+    pub fn with_inner_calls(mut self, sink: Arc<dyn InnerCallSink>) -> Self {
+        self.inner_calls = Some(sink);
+        self
+    }
+
+    /// Reports this call to the sink of the outermost call, if a service makes it inside another one. `None` if no service
+    /// does, or there is no sink.
+    pub fn begin_inner(&self, tool: &str, arguments: &Map<String, Value>) -> Option<OpenInnerCall> {
+        let sink = Arc::clone(self.outer_calls().last()?.context.inner_calls.as_ref()?);
+        let call = InnerCall { tool: tool.to_owned(), arguments: arguments.clone(), chain: self.chain() };
+        let number = sink.begin(call);
+        Some(OpenInnerCall { sink, number, outcome: None })
+    }
+
     /// Registers a question to the user, so that the time limits of the outer calls do not run.
     pub fn open_question(&self) -> InnerQuestion {
         let counts: Vec<_> = self.outer_calls().map(|outer| Arc::clone(&outer.context.questions)).collect();
@@ -99,6 +163,37 @@ mod tests {
         let chain: Vec<_> = inner.chain().iter().map(ToString::to_string).collect();
         assert_eq!(chain, ["scheduling", "calendar"]);
         assert_eq!((outer.chain().len(), inner.id.as_deref()), (0, None));
+    }
+
+    #[derive(Default)]
+    struct Heard(std::sync::Mutex<Vec<String>>);
+
+    impl InnerCallSink for Heard {
+        fn begin(&self, call: InnerCall) -> usize {
+            let mut heard = self.0.lock().unwrap();
+            let chain: Vec<_> = call.chain.iter().map(ToString::to_string).collect();
+            heard.push(format!("{} by {}", call.tool, chain.join(", ")));
+            heard.len()
+        }
+
+        fn end(&self, number: usize, outcome: ToolOutcome) {
+            self.0.lock().unwrap().push(format!("{number}: {}", outcome.all_text()));
+        }
+    }
+
+    #[test]
+    fn the_outermost_call_hears_of_every_inner_one() {
+        let heard = Arc::new(Heard::default());
+        let outer = context().with_inner_calls(Arc::clone(&heard) as Arc<dyn InnerCallSink>);
+        assert!(outer.begin_inner("a__b", &Map::new()).is_none(), "the model makes this one");
+        assert!(context().inner(ServiceName::new("a")).begin_inner("b__c", &Map::new()).is_none(), "nobody listens");
+        let inner = outer.inner(ServiceName::new("a"));
+        let first = inner.begin_inner("b__c", &Map::new()).expect("a call");
+        let second = inner.inner(ServiceName::new("b")).begin_inner("c__d", &Map::new()).expect("a call");
+        drop(second);
+        first.end(&ToolOutcome::text("done"));
+        let expected = ["b__c by a", "c__d by a, b", "2: the call was cancelled", "1: done"];
+        assert_eq!(*heard.0.lock().unwrap(), expected);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use tokio_util::sync::CancellationToken;
 
+use super::client_folders::{ClientFolders, WorkingFolder};
 use super::delegate::Delegator;
 use super::editor::Editor;
 use super::manage::{EnabledServices, ServiceManager};
@@ -30,6 +31,8 @@ pub struct SessionContextPorts {
     pub notices: Arc<dyn NoticeSink>,
     /// Keeps the state of services for the next opening of the session.
     pub state: Arc<dyn StateStore>,
+    /// The folders at the client. `None` if the files of the session are here.
+    pub client: Option<ClientFolders>,
 }
 
 /// A session of `local` without hidden paths, editor and stored state; notices go to the log.
@@ -41,6 +44,7 @@ impl Default for SessionContextPorts {
             editor: None,
             notices: Arc::new(LogNotices),
             state: Arc::new(NoStateStore),
+            client: None,
         }
     }
 }
@@ -58,10 +62,11 @@ pub struct SessionContext {
     /// The owner of the session, and the limits of its token.
     pub grant: SessionGrant,
     lifetime: SessionLifetime,
-    /// Base of relative paths.
+    /// Base of relative paths on this machine. If the files are at the client, it is the scratch folder.
     pub cwd: PathBuf,
-    /// File tools reach paths below these. Includes the working directory.
+    /// File tools reach paths of this machine below these. Includes the working directory.
     pub roots: Vec<PathBuf>,
+    client: Option<ClientFolders>,
     /// Folder for long output and other temporary files of the session.
     pub scratch: PathBuf,
     /// Paths that file tools neither read nor write, also below the roots.
@@ -100,7 +105,7 @@ impl SessionContext {
         scratch: PathBuf,
         ports: SessionContextPorts,
     ) -> Arc<Self> {
-        let SessionContextPorts { grant, hidden, editor, notices, state } = ports;
+        let SessionContextPorts { grant, hidden, editor, notices, state, client } = ports;
         let mut roots = vec![cwd.clone(), scratch.clone()];
         roots.extend(additional_roots);
         Arc::new(Self {
@@ -109,6 +114,7 @@ impl SessionContext {
             lifetime: SessionLifetime::new(),
             cwd,
             roots,
+            client,
             scratch,
             hidden,
             editor,
@@ -126,8 +132,30 @@ impl SessionContext {
     /// hidden.
     pub fn find_hidden(&self, path: &Path) -> Option<PathBuf> {
         let hidden = self.hidden.covering(path)?;
-        let scratch = crate::root_files::resolve(&self.scratch).is_ok_and(|scratch| path.starts_with(scratch.path));
-        (!scratch).then_some(hidden)
+        (!self.is_scratch(path)).then_some(hidden)
+    }
+
+    /// Returns the folders at the client. `None` if the files of the session are here.
+    pub fn client_folders(&self) -> Option<&ClientFolders> {
+        self.client.as_ref()
+    }
+
+    /// Returns the working directory as the user names it.
+    pub fn working_folder(&self) -> WorkingFolder {
+        match &self.client {
+            Some(client) => WorkingFolder::at_client(client.cwd.clone()),
+            None => WorkingFolder::here(self.cwd.clone()),
+        }
+    }
+
+    /// Returns whether the owner of the session may use a path of this machine, which must be resolved. The folder of a
+    /// remote session may have become a link that leads out of the roots of its token.
+    pub fn admits_path(&self, path: &Path) -> bool {
+        self.grant.admits_path(path) || self.is_scratch(path)
+    }
+
+    fn is_scratch(&self, path: &Path) -> bool {
+        crate::root_files::resolve(&self.scratch).is_ok_and(|scratch| path.starts_with(scratch.path))
     }
 
     /// Returns the owner of the session and of everything that its services keep.

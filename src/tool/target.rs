@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::is_hidden;
+use super::{ClientFolders, is_hidden};
 use crate::root_files::{self, ResolveError};
 
 /// Longer paths are shortened in the middle, because the end identifies the file.
@@ -28,6 +28,12 @@ impl FileTarget {
         Ok(Self::of_resolved(given, real, cwd, roots))
     }
 
+    /// Returns the file at a client that `given` names.
+    pub fn at_client(given: &str, folders: &ClientFolders) -> Self {
+        let real = folders.resolve(given);
+        Self::with_display(given, real.clone(), real, &folders.cwd)
+    }
+
     /// Builds a target from `real`, the resolved path of `given`.
     pub fn of_resolved(given: &str, real: PathBuf, cwd: &Path, roots: &[PathBuf]) -> Self {
         let below = |root: &Path| {
@@ -36,6 +42,10 @@ impl FileTarget {
         };
         let roots = std::iter::once(cwd).chain(roots.iter().map(PathBuf::as_path));
         let path = roots.into_iter().find_map(below).unwrap_or_else(|| real.clone());
+        Self::with_display(given, real, path, cwd)
+    }
+
+    fn with_display(given: &str, real: PathBuf, path: PathBuf, cwd: &Path) -> Self {
         let shown = match path.strip_prefix(cwd) {
             Ok(rest) if rest.as_os_str().is_empty() => ".".to_owned(),
             Ok(rest) => rest.to_string_lossy().into_owned(),

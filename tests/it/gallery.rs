@@ -12,9 +12,10 @@ use crate::support::{files_below, read, repository};
 const INTRODUCTION: &str = "# The gallery
 
 The service `autovisualiser` draws data as pictures. Its tool `draw` takes a `kind`, and `data` or a
-CSV or JSON `file`. It answers with the validated data, a PNG, an SVG and an interactive page. There
-you can zoom, hide series, and read each value and the table of the data. Its tool `watch` waits
-until a file changes, and draws it again. A test generates this page.
+CSV, JSON, XLSX or ODS `file`. It answers with the validated data, a PNG, an SVG and an interactive
+page. There you can zoom, hide series, and read each value and the table of the data. Its tool
+`watch` waits until a file or the page in the browser changes, and shows it again. A test generates
+this page.
 
 **Columns.** `draw` chooses columns by their content. The first column of text or dates is `x`, and
 columns of numbers are values. Name them in `options` if the choice is wrong: `x`, `y`, `group`,

@@ -44,6 +44,7 @@ async fn child() {
         model: "offline".to_owned(),
         approval: None,
         parent: None,
+        files: skein::principal::SessionFiles::Server,
     };
     let id = sessions.create(new).await.unwrap();
     say(&format!("session {id}"));

@@ -19,6 +19,8 @@ mod acp_wire;
 mod acp_clients;
 /// Everything an MCP service can say, as an editor hears it.
 mod adapter;
+/// The examples of docs/api.md.
+mod api_doc;
 /// Apps made and changed by a model over ACP, and served as resources.
 mod apps;
 /// Apps in a real browser: what they do, and what they cannot do.
@@ -135,6 +137,8 @@ mod properties;
 mod reattach;
 /// Skein between real servers and real clients, those that npm has.
 mod real_servers;
+/// Manifests that change while Skein runs.
+mod reload;
 /// Recipes: parameters, services, the form of an answer, checks, sub-recipes.
 mod recipe;
 /// What was recorded is what is played.
@@ -172,14 +176,32 @@ mod shell_sandbox;
 mod serve;
 /// ACP connections of `skein serve`: limits, binding to the token, shutdown.
 mod serve_acp;
+/// The conformance suite of MCP against a service behind `skein serve`.
+mod serve_conformance;
+/// `skein serve`: files and processes of remote sessions, here and at the client.
+mod serve_files;
 /// MCP endpoints of `skein serve`: modes, services, agents.
 mod serve_mcp;
 /// `skein acp --connect`: cuts at every message, wrong tokens, URLs and certificates.
 mod serve_connect;
+/// Metrics of `skein serve`, checked by promtool.
+mod serve_metrics;
+/// JWTs of an OpenID Connect issuer as tokens of `skein serve`.
+mod serve_oidc;
+/// `skein serve` behind nginx.
+mod serve_proxy;
 /// The REST API of `skein serve`: agents, runs, questions, sessions, two principals.
 mod serve_rest;
+/// schemathesis against the REST API of `skein serve`.
+mod serve_schemathesis;
 /// `skein serve` with TLS: HTTP/2, a changed certificate.
 mod serve_tls;
+/// Two tokens of one principal in one session, and what ends with a token.
+mod serve_tokens;
+/// Units for systemd, and its sockets.
+mod serve_units;
+/// Every endpoint of `skein serve` with two principals.
+mod serve_walk;
 /// The wire suite of `skein acp` over WebSocket and HTTP.
 mod serve_wire;
 /// The pool: what is started, shared and stopped, and what a child process gets to see.

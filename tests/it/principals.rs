@@ -26,7 +26,7 @@ use skein::tool::ask::NoAsker;
 use skein::tool::{CallContext, ToolOutcome};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Wired, Wiring, agent, arguments, echo, mode};
+use crate::support::{Wired, Wiring, agent, arguments, echo, mode, with};
 
 /// Every session of these tests answers without a model.
 struct NoModels;
@@ -64,9 +64,12 @@ const ALL: &str = "test/all";
 const AUTO: &str = "orchestrator/auto";
 
 fn server() -> Server {
-    let services = json!(["memory", "apps", "echo"]);
+    let services = json!(["memory", "apps", "echo", "common"]);
     let all = mode("all", services.clone(), services);
-    let wired = Wiring::new().user([echo("echo", &[]), agent(&[all])]).start();
+    // Without a profile, each session of a principal would have its own process.
+    let shared = |name: &str| with(echo(name, &[]), json!({"sandbox": {"files": "none", "network": "off"}}));
+    let common = with(shared("common"), json!({"shared_by": "all"}));
+    let wired = Wiring::new().user([shared("echo"), common, agent(&[all])]).sandboxed("").start();
     let store = SessionStore::open(&wired.path("data")).expect("a store");
     let options = SessionOptions {
         limits: TurnLimits::default(),
@@ -113,7 +116,7 @@ impl Server {
     }
 
     async fn create(&self, sessions: &Sessions, mode: &str) -> Result<Arc<Session>, SessionError> {
-        let roots = SessionRoots { cwd: self.root(), roots: Vec::new() };
+        let roots = SessionRoots::here(self.root(), Vec::new());
         sessions.create(roots, settings(mode), |_| self.ports(Vec::new())).await
     }
 
@@ -304,7 +307,7 @@ async fn tools_reach_only_the_data_of_their_principal() {
     server.wired.stop().await;
 }
 
-/// Sessions of one principal share a process of a service, those of two do not.
+/// Sessions of one principal share a process of a service, those of two do not, unless the user's manifest says so.
 #[tokio::test]
 async fn principals_share_no_service_process() {
     let server = server();
@@ -315,7 +318,11 @@ async fn principals_share_no_service_process() {
         session.binding().await.expect("a binding");
         open.push(session);
     }
-    server.wired.until_processes(2).await;
+    let processes = |service: &str| {
+        let all = server.wired.runtime.pool().status();
+        all.iter().filter(|(name, _)| name.as_str() == service).count()
+    };
+    assert_eq!((processes("echo"), processes("common")), (2, 1));
     drop(open);
     server.wired.stop().await;
 }
@@ -415,7 +422,7 @@ async fn sessions_work_only_below_the_roots() {
     std::fs::create_dir(&outside).expect("a folder");
     std::os::unix::fs::symlink(&outside, server.root().join("link")).expect("a link");
     let create = async |cwd: &Path, roots: &[&Path]| {
-        let roots = SessionRoots { cwd: cwd.to_owned(), roots: roots.iter().map(|root| (*root).to_owned()).collect() };
+        let roots = SessionRoots::here(cwd.to_owned(), roots.iter().map(|root| (*root).to_owned()).collect());
         sessions.create(roots, settings("goose/planner"), |_| server.ports(Vec::new())).await
     };
     create(&server.root(), &[&server.root().join("below")]).await.expect("below a root");
@@ -466,7 +473,7 @@ async fn clients_start_no_program_without_the_limit() {
     };
     for (client_services, expected) in [(false, &["reaches"][..]), (true, &["starts", "reaches"])] {
         let sessions = server.sessions_of("ann", TokenLimits { client_services, ..TokenLimits::default() });
-        let roots = SessionRoots { cwd: server.root(), roots: Vec::new() };
+        let roots = SessionRoots::here(server.root(), Vec::new());
         let session = sessions.create(roots, settings("goose/planner"), |_| server.ports(brought())).await;
         let session = session.expect("a session");
         let kept: Vec<_> = session.client_services().iter().map(|entry| entry.manifest.name.to_string()).collect();

@@ -6,15 +6,10 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult, PaginatedRequestParams,
-    ServerCapabilities, ServerConfig, Tool,
-};
+use rmcp::model::{CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Tool};
 use rmcp::service::{RequestContext, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
-use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use rmcp::{ErrorData, RoleClient, RoleServer, ServerHandler, ServiceExt as _};
+use rmcp::{ErrorData, RoleClient, RoleServer, ServiceExt as _};
 use serde_json::{Value, json};
 use skein::broker::{BindRequest, Binding};
 use skein::manifest::ApprovalLevel;
@@ -26,7 +21,8 @@ use crate::client::Client;
 use crate::support::acp::{Acp, selected};
 use crate::support::model::{Answer, ScriptedModel};
 use crate::support::{
-    Sandbox, Wired, Wiring, agent, arguments, echo, full_tests, mode, read, repository, service, until, with,
+    Fake, Sandbox, Wired, Wiring, agent, arguments, echo, full_tests, mode, read, repository, serve_over_http, service,
+    until, with,
 };
 
 /// `top` requires `notes` in the role `store`. The mode `work` has `top` only.
@@ -347,21 +343,18 @@ struct WebService {
     required: Arc<tokio::sync::Mutex<Option<Required>>>,
 }
 
-impl ServerHandler for WebService {
-    fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-    }
-
-    async fn list_tools(
-        &self,
-        _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
-    ) -> Result<ListToolsResult, ErrorData> {
+impl WebService {
+    fn server(&self) -> Fake {
         let schema = arguments(json!({"type": "object"}));
-        Ok(ListToolsResult::with_all_items(vec![Tool::new("add", "Lets another one add.", Arc::new(schema))]))
+        let tool = Tool::new("add", "Lets another one add.", Arc::new(schema));
+        let web = self.clone();
+        Fake::with_requests(vec![tool], move |request, context| {
+            let web = web.clone();
+            Box::pin(async move { web.add(request, context).await })
+        })
     }
 
-    async fn call_tool(
+    async fn add(
         &self,
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
@@ -387,23 +380,6 @@ impl ServerHandler for WebService {
     }
 }
 
-async fn serve(scope: &TaskScope, web: &WebService) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let web = web.clone();
-    let service = StreamableHttpService::new(
-        move || Ok(web.clone()),
-        Arc::new(LocalSessionManager::default()),
-        StreamableHttpServerConfig::default(),
-    );
-    let router = axum::Router::new().nest_service("/mcp", service);
-    let ended = scope.cancelled().clone();
-    scope.spawn(async move {
-        axum::serve(listener, router).with_graceful_shutdown(ended.cancelled_owned()).await.unwrap();
-    });
-    format!("http://{address}/mcp")
-}
-
 /// The status and the text of an `initialize` at this address.
 async fn begin(url: &str) -> (u16, String) {
     let client = network::client_builder().build().expect("a client");
@@ -421,7 +397,8 @@ async fn begin(url: &str) -> (u16, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_http_service_gets_an_address_that_works_once() {
     let (scope, web) = (TaskScope::new(), WebService::default());
-    let url = serve(&scope, &web).await;
+    let served = web.clone();
+    let url = serve_over_http(&scope, move || served.server()).await;
     let [notes, _, _] = manifests();
     let manifests = [
         notes,
@@ -490,7 +467,8 @@ async fn a_server_elsewhere_learns_no_address() {
 /// The example, in the folder of a user who copied it.
 fn example() -> Sandbox {
     let sandbox = Sandbox::new();
-    for file in ["calendar.py", "calendar.yaml", "scheduling.py", "scheduling.yaml", "planner.yaml", "planner.md"] {
+    let programs = ["mcp_server.py", "calendar.py", "scheduling.py"];
+    for file in programs.into_iter().chain(["calendar.yaml", "scheduling.yaml", "planner.yaml", "planner.md"]) {
         sandbox.write(&format!("project/{file}"), &read(repository(&format!("examples/requires/{file}"))));
     }
     sandbox
@@ -542,6 +520,38 @@ fn a_rule_refuses_what_the_example_asks_for() {
     assert!(text.starts_with("nothing was planned: `calendar__add_event` was not called: "), "{text}");
     client.hang_up();
     assert!(client.ended().success());
+}
+
+#[test]
+fn a_refusal_inside_a_call_is_stored_and_sets_the_exit_code() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = example();
+    let model = ScriptedModel::new(move |request| {
+        let messages = request["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+        match messages.iter().any(|message| message["role"] == "tool") {
+            false => Answer::Calls { id: "c0", tool: MEETING, arguments: meeting() },
+            true => Answer::Says(vec!["Nothing is planned.".to_owned()]),
+        }
+    });
+    let run = |more: &[&str]| {
+        let args = [&["--manifests", ".", "run", "-a", "planner", "--approval", "auto", "--json"], more].concat();
+        let output = model.offered_to(sandbox.command(&args)).output().expect("it runs");
+        let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (output.status.code(), said)
+    };
+    let (code, said) = run(&["--deny", "calendar__add_event", "plan the review"]);
+    assert_eq!(code, Some(5), "{said}");
+    let refused = said["refused_calls"].as_array().expect("calls");
+    assert_eq!(refused.len(), 1, "{said}");
+    assert_eq!((&refused[0]["tool"], &refused[0]["by"]), (&json!("calendar__add_event"), &json!("scheduling")));
+    let exported = sandbox.skein(&["sessions", "export", said["session"].as_str().expect("an id")]).whole();
+    let order = [MEETING, "calendar__list_events", "calendar__add_event", "Nothing is planned."];
+    let places: Vec<_> = order.map(|text| exported.find(text).unwrap_or_else(|| panic!("{text}: {exported}"))).to_vec();
+    assert!(places.is_sorted(), "the calls inside are events of the session: {exported}");
+    let (code, said) = run(&["plan the review"]);
+    assert_eq!((code, &said["refused_calls"]), (Some(0), &json!([])), "{said}");
 }
 
 #[test]

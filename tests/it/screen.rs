@@ -309,6 +309,94 @@ async fn text_and_keys_reach_the_window_with_the_focus() {
     desk.end().await;
 }
 
+/// Programs of this test, which end with it.
+struct Programs(Vec<Child>);
+
+impl Programs {
+    fn start(&mut self, command: &mut Command) -> &mut Child {
+        let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        self.0.push(child);
+        self.0.last_mut().expect("the program")
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        for child in self.0.iter_mut().rev() {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+/// Reads a line from a program.
+fn first_line(child: &mut Child) -> String {
+    let (mut line, mut byte) = (String::new(), [0]);
+    let output = child.stdout.as_mut().expect("a pipe");
+    while output.read(&mut byte).expect("a line") == 1 && byte[0] != b'\n' {
+        line.push(char::from(byte[0]));
+    }
+    line.trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_button_is_clicked_by_its_label() {
+    if !full_tests() {
+        return;
+    }
+    let server = Xvfb::start();
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let buttons = "<title>Waiting</title><button onclick=\"document.title = 'Pressed'\">Press me</button>\
+                   <button>Twin</button> <button>Twin</button>";
+    std::fs::write(&page, buttons).unwrap();
+    let mut programs = Programs(Vec::new());
+    let with_folder = |program: &str| {
+        let mut command = Command::new(program);
+        command.env("DISPLAY", &server.display).env("HOME", folder.path()).env("XDG_RUNTIME_DIR", folder.path());
+        command
+    };
+    let mut daemon = with_folder("dbus-daemon");
+    daemon.args(["--session", "--nofork", "--nopidfile", "--print-address=1"]).stdout(Stdio::piped());
+    let bus = first_line(programs.start(&mut daemon));
+    let enable = "org.freedesktop.DBus.Properties.Set string:org.a11y.Status string:IsEnabled variant:boolean:true";
+    let mut enabling = with_folder("dbus-send");
+    enabling.env("DBUS_SESSION_BUS_ADDRESS", &bus).args(["--session", "--print-reply", "--dest=org.a11y.Bus"]);
+    let enabled = enabling.arg("/org/a11y/bus").args(enable.split(' ')).output().expect("dbus-send runs");
+    assert!(enabled.status.success(), "at-spi2-core is missing: {}", String::from_utf8_lossy(&enabled.stderr));
+    let mut browser = with_folder("chromium");
+    browser.env("DBUS_SESSION_BUS_ADDRESS", &bus).env("ACCESSIBILITY_ENABLED", "1").stdout(Stdio::null());
+    browser.args(["--no-sandbox", "--no-first-run", "--disable-gpu", "--force-renderer-accessibility"]);
+    browser.args(["--password-store=basic", "--ozone-platform=x11", "--window-position=0,0", "--window-size=700,500"]);
+    browser.arg(format!("--user-data-dir={}", folder.path().join("profile").display())).arg(&page);
+    programs.start(&mut browser);
+    let desk = Desk::new(&[("DISPLAY", &server.display), ("DBUS_SESSION_BUS_ADDRESS", &bus)], false).await;
+    let begun = Instant::now();
+    let clicked = loop {
+        let outcome = desk.call("click", json!({"label": "press ME"})).await;
+        if !outcome.is_error || begun.elapsed() > Duration::from_secs(60) {
+            break outcome;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    };
+    assert!(!clicked.is_error, "{}", clicked.all_text());
+    let begun = Instant::now();
+    while !desk.text("list_windows", json!({})).await.contains("Pressed") {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the click did not reach the button");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    for (arguments, problem) in [
+        (json!({"label": "Twin"}), "2 elements have this label; give `x` and `y`"),
+        (json!({"label": "Nowhere"}), "no program shows an element with the label `Nowhere`"),
+        (json!({"label": "Twin", "x": 1, "y": 1}), "give `x` and `y`, or a `label`"),
+        (json!({"x": 1}), "give `x` and `y`, or a `label`"),
+    ] {
+        let refused = desk.call("click", arguments).await;
+        assert!(refused.is_error && refused.all_text().starts_with(problem), "{}", refused.all_text());
+    }
+    desk.end().await;
+}
+
 #[test]
 fn pictures_have_the_whole_screen_by_default() {
     if !full_tests() {

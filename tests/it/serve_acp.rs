@@ -1,6 +1,7 @@
 //! ACP connections of `skein serve` beyond what stdio has: whose they are, how large a message may be, what happens to a
 //! client that is gone, and how they end.
 
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use futures::{SinkExt as _, StreamExt as _};
@@ -16,13 +17,13 @@ use crate::support::serve::{HttpAnswer, PATIENCE, Server, bearer, eventually, to
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-fn initialize() -> Value {
+pub(crate) fn initialize() -> Value {
     json!({"jsonrpc": "2.0", "id": 0, "method": "initialize",
         "params": {"protocolVersion": 1, "clientCapabilities": {}}})
 }
 
 /// Posts a message, on a connection if there is one.
-fn post(server: &Server, token: &str, connection: Option<&str>, message: &str) -> HttpAnswer {
+pub(crate) fn post(server: &Server, token: &str, connection: Option<&str>, message: &str) -> HttpAnswer {
     let bearer = bearer(token);
     let mut headers = vec![JSON, ("authorization", bearer.as_str())];
     headers.extend(connection.map(|id| ("acp-connection-id", id)));
@@ -30,42 +31,42 @@ fn post(server: &Server, token: &str, connection: Option<&str>, message: &str) -
 }
 
 /// Opens a connection over HTTP.
-fn open(server: &Server, token: &str) -> String {
+pub(crate) fn open(server: &Server, token: &str) -> String {
     let answer = post(server, token, None, &initialize().to_string());
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(answer.json()["result"]["protocolVersion"], 1);
     answer.header("acp-connection-id").expect("a connection").to_owned()
 }
 
-fn delete(server: &Server, token: &str, connection: &str) -> HttpAnswer {
+pub(crate) fn delete(server: &Server, token: &str, connection: &str) -> HttpAnswer {
     let headers = [("authorization", &*bearer(token)), ("acp-connection-id", connection)];
     server.request("DELETE", "/acp", &headers, "").timeless()
 }
 
 /// A client over WebSocket.
-struct Socket(WebSocketStream<MaybeTlsStream<TcpStream>>);
+pub(crate) struct Socket(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
 impl Socket {
-    async fn connect(server: &Server, token: &str) -> Self {
+    pub(crate) async fn connect(server: &Server, token: &str) -> Self {
         let mut request = format!("ws://{}/acp", server.address).into_client_request().unwrap();
         request.headers_mut().insert("authorization", bearer(token).parse().unwrap());
         Self(tokio_tungstenite::connect_async(request).await.expect("a WebSocket").0)
     }
 
-    async fn say(&mut self, message: &Value) {
+    pub(crate) async fn say(&mut self, message: &Value) {
         self.0.send(Message::text(message.to_string())).await.expect("the server reads");
     }
 
-    async fn ask(&mut self, id: u64, method: &str, params: Value) -> Value {
+    pub(crate) async fn ask(&mut self, id: u64, method: &str, params: Value) -> Value {
         self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await;
         self.answer(id).await
     }
 
-    async fn answer(&mut self, id: u64) -> Value {
+    pub(crate) async fn answer(&mut self, id: u64) -> Value {
         self.wait(|message| message["id"] == id && message.get("method").is_none()).await
     }
 
-    async fn wait(&mut self, fits: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn wait(&mut self, fits: impl Fn(&Value) -> bool) -> Value {
         let waiting = async {
             loop {
                 let Some(Ok(Message::Text(text))) = self.0.next().await else { panic!("the connection ended") };
@@ -78,8 +79,18 @@ impl Socket {
         tokio::time::timeout(PATIENCE, waiting).await.expect("a message in time")
     }
 
+    /// Sends a request; all messages until its answer, which is the last one.
+    pub(crate) async fn ask_and_collect(&mut self, id: u64, method: &str, params: Value) -> Vec<Value> {
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await;
+        let mut messages = Vec::new();
+        while !messages.last().is_some_and(|last: &Value| last["id"] == id && last.get("method").is_none()) {
+            messages.push(self.wait(|_| true).await);
+        }
+        messages
+    }
+
     /// The code with which the server closes the connection.
-    async fn close_code(&mut self) -> u16 {
+    pub(crate) async fn close_code(&mut self) -> u16 {
         let waiting = async {
             loop {
                 match self.0.next().await {
@@ -93,7 +104,7 @@ impl Socket {
     }
 
     /// Initializes, and opens a session in the project.
-    async fn session(&mut self, sandbox: &Sandbox) -> String {
+    pub(crate) async fn session(&mut self, sandbox: &Sandbox) -> String {
         self.say(&initialize()).await;
         assert!(self.answer(0).await["result"].is_object());
         let opened = self.ask(1, "session/new", json!({"cwd": sandbox.path("project"), "mcpServers": []})).await;
@@ -101,8 +112,18 @@ impl Socket {
     }
 }
 
-fn root(sandbox: &Sandbox) -> String {
+pub(crate) fn root(sandbox: &Sandbox) -> String {
     sandbox.path("project").to_string_lossy().into_owned()
+}
+
+/// A server whose model says one piece of its answer, and the other one when it is told to.
+fn counting_server(sandbox: &Sandbox) -> (Server, mpsc::Sender<()>) {
+    let (go, wait) = mpsc::channel();
+    let wait = Arc::new(Mutex::new(wait));
+    let pieces = || vec!["one ".to_owned(), "two".to_owned()];
+    let model = ScriptedModel::new(move |_| Answer::Paced { pieces: pieces(), go: Arc::clone(&wait) });
+    let command = sandbox.command(&["serve", "-a", "goose", "--listen", "127.0.0.1:0"]);
+    (Server::launch(model.offered_to(command)), go)
 }
 
 /// Another token gets the answer of an id that never existed, byte for byte, also one of the same principal.
@@ -288,6 +309,46 @@ async fn sessions_and_turns_are_limited() {
     assert!(socket.ask(7, "session/new", params).await["result"].is_object(), "there is room again");
 }
 
+/// The number of sessions in memory, idle and running.
+fn open_sessions(server: &Server, token: &str) -> (u64, u64) {
+    let metrics = server.get("/metrics", token).body;
+    let count = |state: &str| {
+        let name = format!("skein_sessions{{state=\"{state}\"}} ");
+        metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).expect("a count")
+    };
+    (count("idle"), count("running"))
+}
+
+#[tokio::test]
+async fn a_session_without_a_connection_leaves_memory() {
+    let sandbox = Sandbox::new();
+    let (server, go) = counting_server(&sandbox);
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
+    let mut socket = Socket::connect(&server, &token).await;
+    let session = socket.session(&sandbox).await;
+    let params = json!({"cwd": root(&sandbox), "mcpServers": []});
+    assert!(socket.ask(2, "session/new", params).await["result"].is_object());
+    let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "count"}]});
+    socket.say(&json!({"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params": prompt})).await;
+    socket.wait(|message| message["params"]["update"]["sessionUpdate"] == "agent_message_chunk").await;
+    assert_eq!(open_sessions(&server, &token), (1, 1));
+    drop(socket);
+    eventually("only the session with a turn is left", || open_sessions(&server, &token) == (0, 1));
+    go.send(()).unwrap();
+    eventually("no session is left", || open_sessions(&server, &token) == (0, 0));
+    // The store has it.
+    let mut socket = Socket::connect(&server, &token).await;
+    socket.say(&initialize()).await;
+    socket.answer(0).await;
+    let load = json!({"sessionId": session, "cwd": root(&sandbox), "mcpServers": []});
+    socket.say(&json!({"jsonrpc": "2.0", "id": 1, "method": "session/load", "params": load})).await;
+    socket.wait(|message| message.to_string().contains("one two")).await;
+    socket.answer(1).await;
+    assert_eq!(open_sessions(&server, &token), (1, 0));
+    socket.ask(2, "session/close", json!({"sessionId": session})).await;
+    eventually("no session is left", || open_sessions(&server, &token) == (0, 0));
+}
+
 #[tokio::test]
 async fn a_remote_session_stays_within_its_token() {
     let sandbox = Sandbox::new();
@@ -346,14 +407,7 @@ async fn sessions_of_others_do_not_exist() {
 #[tokio::test]
 async fn a_shutdown_lets_turns_end() {
     let sandbox = Sandbox::new();
-    let (go, wait) = std::sync::mpsc::channel();
-    let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
-    let model = ScriptedModel::new(move |_| Answer::Paced {
-        pieces: vec!["one ".to_owned(), "two".to_owned()],
-        go: std::sync::Arc::clone(&wait),
-    });
-    let mut server =
-        Server::launch(model.offered_to(sandbox.command(&["serve", "-a", "goose", "--listen", "127.0.0.1:0"])));
+    let (mut server, go) = counting_server(&sandbox);
     let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
     let mut socket = Socket::connect(&server, &token).await;
     let session = socket.session(&sandbox).await;

@@ -4,54 +4,27 @@
 #![expect(clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rmcp::model::{
-    CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult,
-    ElicitationAction, ElicitationCapability, FormElicitationCapability, Implementation, ProtocolVersion,
-};
-use rmcp::service::{RequestContext, RunningService};
+use rmcp::model::{CallToolRequestParams, CallToolResult, ProtocolVersion};
+use rmcp::service::RunningService;
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
-use rmcp::{ClientHandler, ClientLifecycleMode, ClientServiceExt as _, ErrorData, RoleClient};
+use rmcp::{ClientServiceExt as _, RoleClient};
 use serde_json::{Value, json};
 use skein::network;
 
 use crate::client::Client;
+use crate::reload::write_helper;
+use crate::support::mcp_client::{AnswerClient, ERAS, HeardQuestions, accepts};
 use crate::support::model::{Answer, ScriptedModel, has_result};
 use crate::support::serve::{HttpAnswer, Server, bearer, eventually, token};
-use crate::support::{Sandbox, arguments, read};
+use crate::support::{Sandbox, arguments, read, servers};
 
-const ERAS: [ProtocolVersion; 2] = [ProtocolVersion::V_2025_11_25, ProtocolVersion::V_2026_07_28];
-
-/// A client that allows everything it is asked, and keeps the questions.
-struct Agreeable {
-    version: ProtocolVersion,
-    heard: Arc<Mutex<Vec<ElicitRequestParams>>>,
-}
-
-impl ClientHandler for Agreeable {
-    fn get_info(&self) -> ClientConfig {
-        let mut capabilities = ClientCapabilities::default();
-        capabilities.elicitation = Some(ElicitationCapability::new().with_form(FormElicitationCapability::default()));
-        ClientConfig::new(capabilities, Implementation::new("test", "1")).with_protocol_version(self.version.clone())
-    }
-
-    async fn create_elicitation(
-        &self,
-        request: ElicitRequestParams,
-        _: RequestContext<RoleClient>,
-    ) -> Result<ElicitResult, ErrorData> {
-        self.heard.lock().expect("what was heard").push(request);
-        Ok(ElicitResult::new(ElicitationAction::Accept).with_content(json!({"answer": "allow"})))
-    }
-}
-
-/// A connected client.
+/// A connected client that allows everything it is asked.
 struct Connected {
-    client: RunningService<RoleClient, Agreeable>,
-    heard: Arc<Mutex<Vec<ElicitRequestParams>>>,
+    client: RunningService<RoleClient, AnswerClient>,
+    heard: HeardQuestions,
 }
 
 impl Connected {
@@ -60,13 +33,8 @@ impl Connected {
         drop(network::client_builder());
         let mut config = StreamableHttpClientTransportConfig::with_uri(format!("http://{}{path}", server.address));
         config.auth_header = Some(token.to_owned());
-        let lifecycle = if version >= ProtocolVersion::V_2026_07_28 {
-            ClientLifecycleMode::Discover { preferred_versions: vec![version.clone()] }
-        } else {
-            ClientLifecycleMode::Initialize
-        };
-        let heard = Arc::default();
-        let handler = Agreeable { version, heard: Arc::clone(&heard) };
+        let (handler, heard) = AnswerClient::new(version, || accepts("allow"));
+        let lifecycle = handler.lifecycle();
         let transport = StreamableHttpClientTransport::from_config(config);
         let client = handler.serve_with_lifecycle(transport, lifecycle).await.expect("served");
         Self { client, heard }
@@ -109,7 +77,7 @@ fn set(names: Vec<String>) -> BTreeSet<String> {
     names.into_iter().collect()
 }
 
-fn hello() -> String {
+pub(crate) fn hello() -> String {
     json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}})
     .to_string()
@@ -126,12 +94,12 @@ fn send(server: &Server, method: &str, path: &str, token: &str, session: Option<
     server.request(method, path, &headers, body).timeless()
 }
 
-fn post(server: &Server, path: &str, token: &str, session: Option<&str>, body: &str) -> HttpAnswer {
+pub(crate) fn post(server: &Server, path: &str, token: &str, session: Option<&str>, body: &str) -> HttpAnswer {
     send(server, "POST", path, token, session, body)
 }
 
 /// Begins a session of the protocol.
-fn begin(server: &Server, path: &str, token: &str) -> String {
+pub(crate) fn begin(server: &Server, path: &str, token: &str) -> String {
     let answer = post(server, path, token, None, &hello());
     assert_eq!(answer.status, 200, "{answer:?}");
     let session = answer.header("mcp-session-id").expect("a session").to_owned();
@@ -317,6 +285,29 @@ fn a_revoked_token_ends_its_sessions() {
     assert_eq!(HttpAnswer::read(&mut stream).status, 200);
 }
 
+/// New sessions have the tools of the changed mode. The tools of an open session do not change.
+#[test]
+fn a_changed_mode_applies_to_new_sessions() {
+    let sandbox = Sandbox::new();
+    write_helper(&sandbox, "config/agents", "[read, edit]");
+    let server = Server::start(&sandbox, &[]);
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
+    let path = "/mcp/helper/main";
+    let can_write = |session: &str| {
+        let answer = post(&server, path, &token, Some(session), LIST);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.body.contains("developer__write_file")
+    };
+    let old = begin(&server, path, &token);
+    write_helper(&sandbox, "config/agents", "[read]");
+    let new = begin(&server, path, &token);
+    assert_eq!((can_write(&old), can_write(&new)), (true, false));
+    assert_eq!(send(&server, "DELETE", path, &token, Some(&old), "").status, 202);
+    std::fs::remove_file(sandbox.path("config/agents/helper.yaml")).expect("removed");
+    assert_eq!(post(&server, path, &token, None, &hello()).status, 404, "the mode is gone");
+    assert!(!can_write(&new), "its session goes on");
+}
+
 #[test]
 fn open_endpoints_count_as_sessions() {
     let sandbox = Sandbox::new();
@@ -364,6 +355,34 @@ async fn agents_are_tools_and_their_questions_are_elicitations() {
         let stranger = Connected::open(&server, "/mcp/agents", &other, version.clone()).await;
         let unknown = stranger.call("ask_coding_backend", json!({"prompt": "go on", "session": session})).await;
         assert!(text(&unknown).contains("there is no session"), "{version}: {unknown:?}");
+    }
+}
+
+/// A form of a service and a permission request both reach the client that made the call, in both eras. The other client
+/// of the same token hears nothing.
+#[tokio::test]
+async fn questions_of_tools_reach_the_client_that_calls() {
+    for version in ERAS {
+        let sandbox = Sandbox::new();
+        let program = json!({"command": servers::mcp_echo(), "args": ["--talks"]});
+        let manifest = json!({
+            "version": 1, "kind": "service", "name": "talker", "description": "Asks the user.",
+            "transport": {"stdio": program}, "groups": {"talk": ["*"]},
+        });
+        sandbox.write("config/services/talker.json", &manifest.to_string());
+        let server = Server::start(&sandbox, &[]);
+        let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
+        let client = Connected::open(&server, "/mcp/services/talker", &token, version.clone()).await;
+        let other = Connected::open(&server, "/mcp/services/talker", &token, version.clone()).await;
+        let asked = client.call("ask", json!({"what": "form"})).await;
+        assert!(text(&asked).contains("accept"), "{version}: {asked:?}");
+        assert_eq!((client.questions(), other.questions()), (1, 0), "{version}");
+
+        let developer = Connected::open(&server, "/mcp/services/developer", &token, version.clone()).await;
+        let path = ".agents/skills/made/SKILL.md";
+        let made = developer.call("write_file", json!({"path": path, "content": "made\n"})).await;
+        assert_eq!(developer.questions(), 1, "{version}: a protected path needs consent: {made:?}");
+        assert_eq!(read(sandbox.path("project").join(path)), "made\n", "{version}");
     }
 }
 

@@ -28,6 +28,10 @@ struct Grants {
     codes: BTreeMap<String, BTreeMap<String, String>>,
     access: BTreeSet<String>,
     refresh: BTreeSet<String>,
+    /// The access tokens with the right `write`.
+    writing: BTreeSet<String>,
+    /// The service wants the right `write` for each request.
+    wants_writing: bool,
     /// Refresh tokens that were used. A second use ends all logins.
     spent: BTreeSet<String>,
     count: usize,
@@ -105,6 +109,10 @@ fn serve(request: &Request, issuer: &str, grants: &mut Grants) -> Reply {
     }
     let token = request.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
     match token {
+        Some(token) if grants.access.contains(token) && grants.wants_writing && !grants.writing.contains(token) => {
+            let challenge = "www-authenticate: Bearer error=\"insufficient_scope\", scope=\"write\"\r\n";
+            Reply::Full(403, challenge.to_owned(), json!({"error": "insufficient_scope"}))
+        }
         Some(token) if grants.access.contains(token) => good_server(request, || greeting(request)),
         token => {
             grants.refused_tokens += usize::from(token.is_some());
@@ -151,7 +159,7 @@ fn authorize(request: &Request, grants: &mut Grants) -> Reply {
             let is_right = redirect.as_ref().is_some_and(|redirect| *redirect == value("redirect_uri"))
                 && value("response_type") == "code"
                 && value("code_challenge_method") == "S256"
-                && value("scope") == "read"
+                && ["read", "read write"].contains(&value("scope").as_str())
                 && value("resource").ends_with("/mcp");
             if !is_right {
                 return Reply::Status(400);
@@ -179,8 +187,10 @@ fn authorize(request: &Request, grants: &mut Grants) -> Reply {
 /// The token endpoint.
 fn issue(form: &BTreeMap<String, String>, grants: &mut Grants) -> Reply {
     let value = |name: &str| form.get(name).map(String::as_str).unwrap_or_default();
+    let mut can_write = false;
     let is_granted = match value("grant_type") {
         "authorization_code" => grants.codes.remove(value("code")).is_some_and(|asked| {
+            can_write = asked.get("scope").is_some_and(|scope| scope.contains("write"));
             let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(value("code_verifier")));
             let same = |name: &str| asked.get(name).map(String::as_str) == Some(value(name));
             asked.get("code_challenge") == Some(&challenge)
@@ -207,6 +217,9 @@ fn issue(form: &BTreeMap<String, String>, grants: &mut Grants) -> Reply {
     grants.count += 1;
     let (access, refresh) = (format!("{TOKEN}a{}", grants.count), format!("{TOKEN}r{}", grants.count));
     grants.access.insert(access.clone());
+    if can_write {
+        grants.writing.insert(access.clone());
+    }
     grants.refresh.insert(refresh.clone());
     Reply::Json(json!({
         "access_token": access, "token_type": "Bearer", "refresh_token": refresh, "expires_in": grants.lifetime,
@@ -389,6 +402,32 @@ async fn revoked_login_asks_for_a_new_one() {
         let expected = "its login is no longer valid: run `skein services login web`";
         assert!(run.stderr.contains(expected), "{}", run.stderr);
         assert_eq!(log_in(&sandbox, &[], agree_and_return).code, 0);
+        assert_works(&sandbox);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_without_enough_rights_asks_for_a_wider_one() {
+    let server = Protected::start().await;
+    blocking(move || {
+        let sandbox = server.sandbox();
+        assert_eq!(log_in(&sandbox, &[], agree_and_return).code, 0);
+        assert_works(&sandbox);
+        server.grants().wants_writing = true;
+        for _ in 0..2 {
+            let run = probe(&sandbox);
+            assert_eq!(run.code, 1, "{}", run.whole());
+            let expected =
+                "its login lacks the rights `write`, which this request needs: run `skein services login web`";
+            assert!(run.stderr.contains(expected), "{}", run.stderr);
+        }
+        assert_eq!(server.counts(), (0, 0), "a token that lacks rights is not renewed");
+        let run = log_in(&sandbox, &[], |page| {
+            assert!(page.contains("scope=read+write"), "it keeps its rights and gets the new one: {page}");
+            agree_and_return(page);
+        });
+        assert_eq!(run.code, 0, "{}", run.whole());
         assert_works(&sandbox);
     })
     .await;

@@ -55,6 +55,22 @@ async fn session_scoped_service_has_a_process_per_session() {
     wired.stop().await;
 }
 
+/// The idle time is for sessions that may need the service again.
+#[tokio::test]
+async fn a_service_leaves_memory_with_its_session() {
+    let wired = echo_alone(json!({"scope": "session", "timeouts": {"idle": "5m"}}));
+    let (broker, session) = (wired.runtime.broker(), wired.session("one"));
+    let entry = broker.plan().service("echo").expect("a service");
+    let lease = broker.lease_service(entry, &session);
+    lease.start().await.expect("started");
+    let service = Arc::downgrade(&lease.service());
+    drop(lease);
+    assert!(service.strong_count() > 0, "it is kept for the session");
+    drop(session);
+    until("the service is gone", || (service.strong_count() == 0).then_some(())).await;
+    wired.stop().await;
+}
+
 #[tokio::test]
 async fn service_requiring_a_session_service_is_not_shared() {
     let manifests = [

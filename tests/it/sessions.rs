@@ -50,6 +50,7 @@ fn store(sandbox: &Sandbox, cwd: &Path, title: &str, events: Vec<NewEvent>) -> S
             model: "offline".to_owned(),
             approval: None,
             parent: None,
+            files: skein::principal::SessionFiles::Server,
         };
         let id = sessions.create(new).await.unwrap();
         events.into_iter().for_each(|event| sessions.append(&id, event));

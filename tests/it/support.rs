@@ -11,6 +11,8 @@ mod fake;
 mod full_tests;
 pub(crate) mod http;
 pub(crate) mod import_graph;
+pub(crate) mod issuer;
+pub(crate) mod mcp_client;
 pub(crate) mod model;
 pub(crate) mod outside;
 pub(crate) mod peers;
@@ -28,7 +30,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub(crate) use fake::Fake;
+pub(crate) use fake::{Fake, serve_over_http};
 pub(crate) use full_tests::{full_tests, require_full_tests};
 pub(crate) use wired::{
     Wired, Wiring, agent, arguments, echo, launcher, mode, processes_of, service, stubborn, until, with,

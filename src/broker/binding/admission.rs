@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::super::files::{CallPaths, PathError};
+use super::super::bound_tool::SandboxChoice;
+use super::super::files::{CallPaths, PathError, RelativeBase};
 use super::super::{files, rule_arguments};
 use super::{Binding, BoundTool};
 use crate::ids::nearest;
@@ -70,6 +71,11 @@ impl Binding {
             let complaints = complaints.join("; ");
             let reason = format!("the arguments of `{name}` do not fit its schema: {complaints}");
             return Err(AdmissionError::Call(reason));
+        }
+        let is_remote = self.request.session.grant.is_remote();
+        if is_remote && matches!(tool.sandbox_choice(arguments), SandboxChoice::Unsandboxed(_)) {
+            let reason = "commands of a remote session always run in their sandbox; leave `unsandboxed` out";
+            return Err(AdmissionError::Call(format!("`{name}` was not called: {reason}")));
         }
         let paths = CallPaths::new(&self.request.session, tool.relative);
         if !tool.files.is_empty() {
@@ -138,8 +144,7 @@ impl Binding {
         let one = |given: &str| {
             let (listed, shown) = match admitted.paths.resolve(given) {
                 Ok(real) => {
-                    let roots = session.roots.iter().filter_map(|root| std::fs::canonicalize(root).ok());
-                    let root = roots.into_iter().find(|root| real.starts_with(root));
+                    let root = files::all_roots(session).into_iter().find(|root| real.starts_with(root));
                     (sandbox::find_protected(&real, root.as_deref())?, files::below(&real, session))
                 }
                 // Only the service can resolve this path, so check its name alone.
@@ -170,7 +175,10 @@ impl Binding {
         }
         let real = paths.resolve(given)?;
         let session = &self.request.session;
-        let target = FileTarget::of_resolved(given, real, &session.cwd, &session.roots);
+        let target = match session.client_folders().filter(|_| tool.relative == RelativeBase::AtClient) {
+            Some(client) => FileTarget::at_client(given, client),
+            None => FileTarget::of_resolved(given, real, &session.cwd, &session.roots),
+        };
         match session.find_hidden(&target.real) {
             Some(hidden) => {
                 Err(PathError::Hidden { shown: target.shown, hidden: hidden.to_string_lossy().into_owned() })

@@ -19,4 +19,10 @@ pub(super) enum ExclusionError {
     Schema(#[source] SchemaError),
     #[error("its service lists another tool of that name before it")]
     ListedTwice,
+    #[error("the files of this session are at the client, and ACP has no request for this")]
+    AtClient,
+    #[error("the files of this session are at the client, which does not lend them (`fs`)")]
+    NoClientFiles,
+    #[error("commands of this session run at the client, and only `skein acp --connect` runs them in a sandbox")]
+    NoClientSandbox,
 }

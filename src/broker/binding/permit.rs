@@ -243,7 +243,7 @@ impl Binding {
         let answer = tokio::select! {
             biased;
             () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
-            answer = self.answer(question, because) => answer,
+            answer = self.answer(question, because, context) => answer,
         };
         Ok(match answer {
             PermissionResponse::Allow => None,
@@ -262,7 +262,12 @@ impl Binding {
     }
 
     /// Returns the judge's answer if the level is `smart` and the judge is certain, otherwise the user's.
-    async fn answer(&self, question: PermissionRequest, because: &DecisionReason) -> PermissionResponse {
+    async fn answer(
+        &self,
+        question: PermissionRequest,
+        because: &DecisionReason,
+        context: &CallContext,
+    ) -> PermissionResponse {
         let judge = self.policy.judge.as_ref().filter(|_| *because == DecisionReason::Level(ApprovalLevel::Smart));
         if let Some(judge) = judge
             && judge.finds_read_only(&question).await
@@ -270,7 +275,7 @@ impl Binding {
         {
             return PermissionResponse::Allow;
         }
-        self.request.asker.ask(question).await
+        context.client_asker().unwrap_or(&self.request.asker).ask(question).await
     }
 }
 

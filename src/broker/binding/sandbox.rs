@@ -10,7 +10,7 @@ use super::{Binding, BoundTool};
 use crate::manifest::ApprovalLevel;
 use crate::network::remote_hosts_in_command;
 use crate::permissions;
-use crate::sandbox::{ReadPath, SandboxGate, SandboxLauncher, SandboxProfile};
+use crate::sandbox::{Enforcement, ReadPath, SandboxGate, SandboxLauncher, SandboxProfile};
 use crate::tool::{CallSandbox, SandboxView};
 
 /// The sandbox of a binding.
@@ -33,7 +33,17 @@ impl Binding {
 
     /// Returns the effective profile of the commands of this mode, never wider than that of a parent.
     fn sandbox_profile(&self) -> Option<SandboxProfile> {
-        let own = self.plan.mode_sandbox(&self.mode)?.clone();
+        let stated = self.plan.mode_sandbox(&self.mode).cloned();
+        let session = &self.request.session;
+        let own = if session.client_folders().is_some() {
+            // The client narrows it for its own machine.
+            let stated = stated.unwrap_or_else(SandboxProfile::of_remote_program);
+            SandboxProfile { read: Vec::new(), enforce: Enforcement::Required, ..stated }
+        } else if session.grant.is_remote() {
+            stated.unwrap_or_else(SandboxProfile::of_remote_program).for_remote()
+        } else {
+            stated?
+        };
         let parent = self.policy.limits.parent.as_ref().and_then(|parent| parent.sandbox_profile());
         Some(match parent {
             Some(parent) => own.tighten(&parent),
@@ -60,6 +70,10 @@ impl Binding {
         tool: &BoundTool,
         arguments: &Map<String, Value>,
     ) -> Option<(SandboxLauncher, Arc<SandboxProfile>)> {
+        // Skein does not know what the machine of a client enforces.
+        if self.request.session.client_folders().is_some() {
+            return None;
+        }
         let sandbox = self.sandbox.as_ref().filter(|_| tool.sandbox_choice(arguments) == SandboxChoice::ReadOnly)?;
         Some((self.policy.sandboxes.clone()?, Arc::clone(&sandbox.reading)))
     }

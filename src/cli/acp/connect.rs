@@ -1,6 +1,8 @@
 //! `skein acp --connect`: carries the messages between the editor on stdio and a `skein serve`, and connects again when
 //! the connection is lost. The messages themselves are the business of [`EditorRelay`].
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,14 +12,17 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
 use tokio::io::{AsyncWriteExt as _, Stdout};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::super::environment;
 use super::super::folders::Folders;
 use super::super::output::CommandError;
+use super::local_terminals::{LocalTerminals, TerminalAnswer};
 use crate::acp::{self, EditorRelay, RelayOutput};
 use crate::network::{WebSocketAddress, WebSocketClient, WebSocketError};
+use crate::sandbox::SandboxLauncher;
 
 /// How long open requests may take when the editor is gone.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
@@ -107,16 +112,34 @@ enum LinkEnd {
     Refused(String),
 }
 
-/// Forwards until the editor closes its side or `stop` is cancelled. Fails if the first connection is refused, or if
-/// a lost one does not come back.
-pub(super) async fn run(server: &ServerEndpoint, stop: &CancellationToken) -> Result<(), CommandError> {
+/// Forwards until the editor closes its side or `stop` is cancelled. Commands of the server run in sandboxes of the
+/// launcher. Fails if the first connection is refused, or if a lost one does not come back.
+pub(super) async fn run(
+    server: &ServerEndpoint,
+    launcher: Option<SandboxLauncher>,
+    environment: BTreeMap<OsString, OsString>,
+    stop: &CancellationToken,
+) -> Result<(), CommandError> {
+    let (terminals, answers) = LocalTerminals::new(launcher, environment);
+    let forwarded = forward(server, terminals.clone(), answers, stop).await;
+    terminals.stop().await;
+    forwarded
+}
+
+async fn forward(
+    server: &ServerEndpoint,
+    terminals: LocalTerminals,
+    answers: UnboundedReceiver<TerminalAnswer>,
+    stop: &CancellationToken,
+) -> Result<(), CommandError> {
     let broken = |error: io::Error| CommandError::work(format!("stdio does not work: {error}"), "see the log");
     let mut socket = server.connect().await.map_err(|error| {
         let (problem, help) = server.problem(&error);
         CommandError::usage(problem, help)
     })?;
     let mut lines = std::pin::pin!(acp::editor_lines(io::stdin()).map_err(broken)?);
-    let mut link = EditorLink { relay: EditorRelay::default(), editor: tokio::io::stdout() };
+    let relay = EditorRelay::with_terminals();
+    let mut link = EditorLink { relay, editor: tokio::io::stdout(), terminals, answers };
     loop {
         match link.carry(&mut socket, lines.as_mut(), stop).await {
             LinkEnd::Lost => tracing::warn!(server = %server.address, "the connection to the server is lost"),
@@ -131,6 +154,7 @@ pub(super) async fn run(server: &ServerEndpoint, stop: &CancellationToken) -> Re
             }
         }
         link.relay.disconnect();
+        link.terminals.disconnect();
         socket = match link.reconnect(server, lines.as_mut(), stop).await {
             Ok(Some(socket)) => socket,
             Ok(None) => return Ok(()),
@@ -148,6 +172,9 @@ pub(super) async fn run(server: &ServerEndpoint, stop: &CancellationToken) -> Re
 struct EditorLink {
     relay: EditorRelay,
     editor: Stdout,
+    /// The commands of the server on this machine.
+    terminals: LocalTerminals,
+    answers: UnboundedReceiver<TerminalAnswer>,
 }
 
 impl EditorLink {
@@ -173,8 +200,15 @@ impl EditorLink {
                     Some(text) => self.relay.receive_from_server(&text),
                     None => return LinkEnd::Lost,
                 },
+                Some(answer) = self.answers.recv() => self.take_answer(answer),
             };
         }
+    }
+
+    /// Returns the answer of a terminal, unless its connection is lost.
+    fn take_answer(&self, (connection, message): TerminalAnswer) -> Vec<RelayOutput> {
+        let answer = self.terminals.is_current(connection).then_some(RelayOutput::Server(message));
+        answer.into_iter().collect()
     }
 
     /// Sends messages. The editor gets its own even if the server is gone. Returns why the connection is over, if it is.
@@ -187,6 +221,7 @@ impl EditorLink {
                     text.push('\n');
                 }
                 RelayOutput::Server(line) => to_server.push(line),
+                RelayOutput::Terminal(call) => self.terminals.receive(call),
                 RelayOutput::Refused(problem) => end = Some(LinkEnd::Refused(problem)),
             }
         }
@@ -255,8 +290,13 @@ impl EditorLink {
                 if self.deliver(output, Some(&mut *socket)).await.is_some() || self.relay.is_idle() {
                     return;
                 }
-                let Some(text) = socket.next().await else { return };
-                output = self.relay.receive_from_server(&text);
+                output = tokio::select! {
+                    message = socket.next() => match message {
+                        Some(text) => self.relay.receive_from_server(&text),
+                        None => return,
+                    },
+                    Some(answer) = self.answers.recv() => self.take_answer(answer),
+                };
             }
         };
         drop(timeout(GRACE, ending).await);

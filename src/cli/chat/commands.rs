@@ -6,6 +6,7 @@ use clap::ValueEnum as _;
 use serde_json::json;
 use unicode_width::UnicodeWidthStr as _;
 
+use super::super::models::check_model;
 use super::super::output::{BOLD, CommandError, QUIET, cut, display_line, verbatim};
 use super::super::runtime::{bind_failure, session_failure};
 use super::super::session_flags::SessionSelector;
@@ -86,12 +87,12 @@ impl Chat<'_> {
         let of_agent = |(agent, modes): (&crate::manifest::AgentEntry, Vec<&crate::manifest::ModeEntry>)| {
             modes.into_iter().map(|entry| format!("{}/{}", agent.manifest.name, entry.mode.slug)).collect::<Vec<_>>()
         };
-        self.started.runtime.broker().plan().selectable_modes().flat_map(of_agent).collect()
+        self.session.plan().selectable_modes().flat_map(of_agent).collect()
     }
 
     /// Returns the models in the settings, the models in use, and `offline`, without duplicates.
     fn models(&self) -> Vec<ModelRef> {
-        let mut names = self.opening.named.clone();
+        let mut names = self.project.current().others;
         names.extend([self.opening.choice.model.clone(), self.session.choice().model, ModelRef::Offline]);
         let mut seen = std::collections::HashSet::new();
         names.retain(|name| seen.insert(name.clone()));
@@ -131,7 +132,7 @@ impl Chat<'_> {
 
     fn list_modes(&self) {
         let now = self.session.choice().mode.to_string();
-        let plan = self.started.runtime.broker().plan();
+        let plan = self.session.plan();
         let mut text = String::new();
         for (agent, modes) in plan.selectable_modes() {
             for entry in modes {
@@ -145,7 +146,7 @@ impl Chat<'_> {
     }
 
     async fn set_mode(&self, wanted: &str) -> Result<(), CommandError> {
-        let plan = self.started.runtime.broker().plan();
+        let plan = &self.session.plan();
         let now = self.session.choice().mode;
         let mode = match wanted.split_once('/') {
             Some((agent, mode)) => ModeRequest::new(Some(agent), Some(mode)).select(plan)?,
@@ -188,7 +189,7 @@ impl Chat<'_> {
 
     async fn set_model(&self, wanted: &str) -> Result<(), CommandError> {
         let model = ModelRef::from(wanted);
-        self.opening.models.check(&model, self.started.runtime.broker().plan())?;
+        check_model(&*self.project.current().models, &model, &self.session.plan())?;
         self.session.set_model(model).await.map_err(|error| session_failure(&error))?;
         self.screen.remark(&format!("{wanted} continues this session"));
         Ok(())
@@ -274,7 +275,8 @@ impl Chat<'_> {
     async fn begin_anew(&mut self) -> Result<(), CommandError> {
         let choice = self.session.choice();
         let asker = Arc::clone(&self.asker) as Arc<dyn Asker>;
-        let session = self.opening.open(&SessionSelector::New, asker, self.started).await?.session;
+        let project = self.project.current();
+        let session = self.opening.open_in(project, &SessionSelector::New, asker).await?.session;
         session.set_mode(choice.mode.clone()).await.map_err(|error| session_failure(&error))?;
         session.set_model(choice.model.clone()).await.map_err(|error| session_failure(&error))?;
         let before = std::mem::replace(&mut self.session, session);

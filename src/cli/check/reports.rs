@@ -5,12 +5,15 @@ use serde_json::{Value, json};
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::graph::AssertionReport;
 
+/// The page that explains every code.
+const CODES: &str = include_str!("../../../docs/diagnostics.md");
+
 /// Returns the findings as SARIF 2.1.0.
 pub(super) fn sarif(diagnostics: &[&Diagnostic]) -> Value {
     let mut codes: Vec<_> = diagnostics.iter().map(|found| found.code).collect();
     codes.sort_unstable();
     codes.dedup();
-    let rules: Vec<_> = codes.iter().map(|code| json!({"id": code})).collect();
+    let rules: Vec<_> = codes.iter().map(|code| sarif_rule(code)).collect();
     let results: Vec<_> = diagnostics.iter().map(|found| sarif_result(found)).collect();
     json!({
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
@@ -20,6 +23,29 @@ pub(super) fn sarif(diagnostics: &[&Diagnostic]) -> Value {
             "results": results,
         }],
     })
+}
+
+/// Returns the rule of a code. GitHub requires the descriptions and the help.
+fn sarif_rule(code: &str) -> Value {
+    match explanation(code) {
+        Some((meaning, fix)) => json!({
+            "id": code,
+            "shortDescription": {"text": meaning},
+            "fullDescription": {"text": meaning},
+            "help": {"text": format!("For example: {fix}")},
+        }),
+        None => json!({"id": code}),
+    }
+}
+
+/// Returns the meaning of a code and the example of a fix. `None` if the page has no row for it.
+fn explanation(code: &str) -> Option<(String, String)> {
+    let row = CODES.lines().find_map(|line| line.strip_prefix(&format!("| `{code}` | ")))?;
+    let cells: Vec<_> = row.trim_end_matches(" |").split(" | ").map(|cell| cell.replace("\\|", "|")).collect();
+    match &cells[..] {
+        [_, meaning, fix] => Some((meaning.clone(), fix.clone())),
+        _ => None,
+    }
 }
 
 fn sarif_result(found: &Diagnostic) -> Value {
@@ -94,4 +120,22 @@ fn xml(text: &str) -> String {
         }
     }
     escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_an_explanation() {
+        let codes = CODES.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | ")).map(|(code, _)| code);
+        let (mut count, is_digit) = (0, |c: char| c.is_ascii_digit());
+        for code in codes.filter(|code| code.len() == 4 && code.ends_with(is_digit)) {
+            let (meaning, fix) = explanation(code).unwrap_or_else(|| panic!("{code} has a row with four cells"));
+            assert!(!meaning.is_empty() && !fix.is_empty(), "{code}");
+            count += 1;
+        }
+        assert!(count > 50, "{count}");
+        assert_eq!(explanation("E999"), None);
+    }
 }

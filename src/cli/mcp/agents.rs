@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::{McpArgs, serve};
 use crate::agents::TurnLimits;
-use crate::cli::acp::WorkspaceLoader;
 use crate::cli::environment::variable;
 use crate::cli::folders::Folders;
 use crate::cli::output::{CommandError, CommandOutput};
 use crate::cli::runtime::{self, CommandRuntime, store_failure};
+use crate::cli::workspace_loader::WorkspaceLoader;
 use crate::cli::{Global, top_of_mind, workspace};
 use crate::graph::Plan;
 use crate::ids::ModeId;

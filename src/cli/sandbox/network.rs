@@ -16,7 +16,7 @@ use crate::sandbox::proxy::{
 use crate::sandbox::{HostResources, NetworkAccess, SandboxPorts};
 
 /// A gate without rules and without a user.
-struct ListOnly;
+pub(in crate::cli) struct ListOnly;
 
 impl HostGate for ListOnly {
     fn rule(&self, _: &RemoteHost) -> HostRuling {

@@ -123,9 +123,17 @@ fn elsewhere(entry: &ServiceEntry) -> CommandError {
     }
 }
 
-/// Adds the service to the list of the user's config.
-pub(super) fn disable(
+/// What a command does to a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ServiceSwitch {
+    Enable,
+    Disable,
+}
+
+/// Turns a service on or off in the user's config. Fails if something else still turns it off.
+pub(super) fn switch(
     args: &ChangeArgs,
+    change: ServiceSwitch,
     json: bool,
     global: &Global,
     folders: &Folders,
@@ -133,61 +141,67 @@ pub(super) fn disable(
 ) -> Result<(), CommandError> {
     let manifests = workspace::manifests_quietly(global, folders)?;
     let entry = changeable(&args.name, &manifests)?;
-    let is_off = user_config(&manifests).is_some_and(|config| is_disabled(config, &args.name));
     let settings = SettingsFile::of(&folders.config)?;
     let file = folders.display_path(settings.file());
-    if !is_off {
-        settings.with_first(&[DISABLED], &json!(entry.manifest.name)).map_err(edit_failure)?.write()?;
+    let changed = match change {
+        ServiceSwitch::Enable => enable(entry, &manifests, settings)?,
+        ServiceSwitch::Disable => disable(entry, &manifests, settings)?,
+    };
+    let enabled = change == ServiceSwitch::Enable;
+    if enabled {
+        check_enabled(&args.name, global, folders)?;
     }
-    report(&args.name, &file, SwitchResult { enabled: false, changed: !is_off }, json, output);
+    report(&args.name, &file, SwitchResult { enabled, changed }, json, output);
     Ok(())
 }
 
-/// Removes the service from the list of the user's config, and adds it to the list of the user's profile. Fails if
-/// something else turns it off.
-pub(super) fn enable(
-    args: &ChangeArgs,
-    json: bool,
-    global: &Global,
-    folders: &Folders,
-    output: &mut CommandOutput,
-) -> Result<(), CommandError> {
-    let manifests = workspace::manifests_quietly(global, folders)?;
-    let entry = changeable(&args.name, &manifests)?;
-    let user = user_config(&manifests);
-    let mut settings = SettingsFile::of(&folders.config)?;
-    let file = folders.display_path(settings.file());
+/// Adds the service to the list of the user's config. Returns false if it is in the list.
+fn disable(entry: &ServiceEntry, manifests: &Manifests, settings: SettingsFile) -> Result<bool, CommandError> {
+    let name = &entry.manifest.name;
+    if user_config(manifests).is_some_and(|config| is_disabled(config, name.as_str())) {
+        return Ok(false);
+    }
+    settings.with_first(&[DISABLED], &json!(name)).map_err(edit_failure)?.write()?;
+    Ok(true)
+}
+
+/// Removes the service from the list of the user's config, and adds it to the list of the user's profile. Returns false
+/// if there was nothing to change.
+fn enable(entry: &ServiceEntry, manifests: &Manifests, mut settings: SettingsFile) -> Result<bool, CommandError> {
+    let name = &entry.manifest.name;
+    let user = user_config(manifests);
     let mut changed = false;
-    if user.is_some_and(|config| is_disabled(config, &args.name)) {
-        settings = settings.without_item(&[DISABLED], &args.name).map_err(edit_failure)?;
+    if user.is_some_and(|config| is_disabled(config, name.as_str())) {
+        settings = settings.without_item(&[DISABLED], name.as_str()).map_err(edit_failure)?;
         changed = true;
     }
     let profile = manifests.leaving_profile(entry);
-    let listed = profile.as_deref().and_then(|name| Some((name, user?.profiles.get(name)?)));
-    if let Some((name, profile)) = listed {
-        let list = if profile.services.is_some() { "services" } else { "extensions" };
-        let path = ["profiles", name, list];
-        settings = settings.with_first(&path, &json!(entry.manifest.name)).map_err(edit_failure)?;
+    let listed = profile.as_deref().and_then(|profile| Some((profile, user?.profiles.get(profile)?)));
+    if let Some((profile, lists)) = listed {
+        let list = if lists.services.is_some() { "services" } else { "extensions" };
+        settings = settings.with_first(&["profiles", profile, list], &json!(name)).map_err(edit_failure)?;
         changed = true;
     }
     if changed {
         settings.write()?;
     }
-    let now = workspace::manifests_quietly(global, folders)?;
-    if let Some(reason) = now.services.get(args.name.as_str()).and_then(|entry| entry.disabled_by.as_ref()) {
-        let help = match reason {
-            DisableSource::Config(file) => format!("remove it from `{DISABLED}` in {}", display_line(file)),
-            DisableSource::Profile(profile) => {
-                format!("add it to `services` of the profile `{}`, or use another profile", display_line(profile))
-            }
-        };
-        return Err(CommandError::work(format!("`{}` is still off: {reason}", args.name), help));
-    }
-    report(&args.name, &file, SwitchResult { enabled: true, changed }, json, output);
-    Ok(())
+    Ok(changed)
 }
 
-/// The result of `enable` or `disable`.
+/// Fails if a service that was turned on is still off.
+fn check_enabled(name: &str, global: &Global, folders: &Folders) -> Result<(), CommandError> {
+    let now = workspace::manifests_quietly(global, folders)?;
+    let Some(reason) = now.services.get(name).and_then(|entry| entry.disabled_by.as_ref()) else { return Ok(()) };
+    let help = match reason {
+        DisableSource::Config(file) => format!("remove it from `{DISABLED}` in {}", display_line(file)),
+        DisableSource::Profile(profile) => {
+            format!("add it to `services` of the profile `{}`, or use another profile", display_line(profile))
+        }
+    };
+    Err(CommandError::work(format!("`{name}` is still off: {reason}"), help))
+}
+
+/// The result of a switch.
 struct SwitchResult {
     enabled: bool,
     /// False if the service was like this before.

@@ -61,7 +61,11 @@ pub(super) struct LoginRequest {
 impl LoginRequest {
     /// Returns the usual way to log in. Fails if the service has no login.
     pub(super) fn of(entry: &ServiceEntry, folders: &Folders) -> Result<Self, CommandError> {
-        let options = LoginOptions { service_url: service_url(entry, folders)?, client_id: None };
+        let url = service_url(entry, folders)?;
+        // A login that cannot be read is replaced.
+        let stored = Logins::of(folders).find(&entry.manifest.name).ok().flatten().map(|(_, login)| login);
+        let scope = stored.filter(|login| login.is_for(&url)).and_then(|login| login.wider_scope());
+        let options = LoginOptions { service_url: url, client_id: None, scope };
         Ok(Self { options, opens_browser: true, limit: TIME_LIMIT })
     }
 }

@@ -4,7 +4,7 @@ use super::Checks;
 use super::values::ValueOrigin;
 use crate::diagnostic::Diagnostic;
 use crate::ids::RoleName;
-use crate::manifest::{DocumentPath, Readiness, Requires, ServiceEntry, ServiceSharing, Transport};
+use crate::manifest::{DocumentPath, Layer, Readiness, Requires, ServiceEntry, ServiceSharing, Transport};
 use crate::network::RemoteHost;
 
 /// Names with a special meaning in a mode's `tool_groups`.
@@ -22,6 +22,7 @@ impl<'a> Checks<'a> {
             if entry.manifest.calls_for_session() {
                 self.requirement_addresses(entry);
             }
+            self.principal_sharing(entry);
             self.groups(entry);
             self.values(entry);
         }
@@ -84,6 +85,29 @@ impl<'a> Checks<'a> {
             );
             let help = "run the server at 127.0.0.1, or remove `requires`";
             self.error("E150", entry.source.place(&entry.transport_path().key("url")), problem, help);
+        }
+    }
+
+    /// Checks `shared_by: all`: a process with data of several principals is a decision of the user.
+    fn principal_sharing(&mut self, entry: &'a ServiceEntry) {
+        let (manifest, name) = (&entry.manifest, &entry.manifest.name);
+        let at = || entry.source.place(&entry.path.key("shared_by"));
+        if manifest.shared_by.is_some() && !matches!(entry.layer, Layer::Builtin | Layer::User) {
+            let problem = format!("service `{name}` sets `shared_by`, which only your own manifests may do");
+            self.error("E151", at(), problem, "remove it, or move the manifest to your config folder");
+            return;
+        }
+        if !manifest.is_shared_by_all() {
+            return;
+        }
+        if matches!(manifest.transport, Transport::Builtin(_)) {
+            let problem = format!("built-in service `{name}` keeps the data of each principal apart");
+            self.error("E151", at(), problem, "remove `shared_by: all`");
+        } else if manifest.sharing() == ServiceSharing::Session {
+            let problem = format!("service `{name}` has an instance for each session, so principals cannot share it");
+            let help =
+                "remove `shared_by: all`, or what makes it depend on the session: `scope`, `sandbox` or `requires`";
+            self.error("E151", at(), problem, help);
         }
     }
 

@@ -48,12 +48,14 @@ pub(super) fn alone(
     let hidden: Vec<PathBuf> = hidden.chain(["/dev".into()]).collect();
     let mut read = Vec::new();
     let mut write: Vec<PathBuf> = DEVICES.map(PathBuf::from).to_vec();
-    if profile.files == FileAccess::None {
+    let is_empty = super::begins_empty(profile, context);
+    if is_empty {
         let folders = system::folders(context);
         for folder in folders.iter().map(|mount| mount.target.as_path()) {
             split(folder, &hidden, 0, &mut read);
         }
-        read.extend(context.readable.iter().cloned().chain(["/proc".into()]));
+        let visible = context.visible.iter().flatten().filter(|_| profile.files != FileAccess::None);
+        read.extend(context.readable.iter().chain(visible).cloned().chain(["/proc".into()]));
     } else {
         split(Path::new("/"), &hidden, 0, &mut read);
     }
@@ -68,7 +70,7 @@ pub(super) fn alone(
     }
     write.extend(context.scratch.iter().cloned());
     write.extend(caches.plain.iter().cloned());
-    let list = if profile.files == FileAccess::None { Vec::new() } else { vec![OsText::from("/")] };
+    let list = if is_empty { Vec::new() } else { vec![OsText::from("/")] };
     let texts = |paths: Vec<PathBuf>| paths.into_iter().map(OsText::from).collect();
     FileGrants { list, read: texts(read), write: texts(write) }
 }

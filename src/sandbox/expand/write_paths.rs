@@ -9,6 +9,7 @@ use ignore::WalkBuilder;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::{ExpandError, SandboxContext};
+use crate::sandbox::launcher::is_below;
 use crate::sandbox::paths::find_protected;
 use crate::sandbox::profile::{FileAccess, SandboxProfile, WritePath};
 
@@ -35,7 +36,7 @@ impl WritableFolders {
     ) -> Result<Self, ExpandError> {
         let mut found = BTreeSet::new();
         if profile.files == FileAccess::Workspace {
-            if roots.is_empty() {
+            if roots.is_empty() && context.scratch.is_none() {
                 return Err(ExpandError::NoRoot);
             }
             for root in roots {
@@ -52,6 +53,10 @@ impl WritableFolders {
                 }
                 WritePath::Path(text) => found.extend(writable_path(text, context, roots, notices)?),
             }
+        }
+        if let Some(visible) = &context.visible {
+            // Links inside the roots and git folders above them may lead out.
+            found.retain(|path| is_below(path, visible));
         }
         let home = context.home.canonicalize().unwrap_or_else(|_| context.home.clone());
         found.retain(|path| {

@@ -1,6 +1,6 @@
 //! System calls without a safe wrapper in `rustix`.
 //!
-//! Invariant: the only `unsafe` code of Skein is here and in [`super::init`].
+//! Invariant: the only `unsafe` code of Skein is here, in [`super::init`] and in `process::memory`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};

@@ -92,7 +92,9 @@ impl From<GrantError> for RestError {
             GrantError::Sessions { .. } | GrantError::Turns { .. } => {
                 Self::after(StatusCode::TOO_MANY_REQUESTS, LIMIT_WAIT, error.to_string())
             }
-            GrantError::Folder { .. } | GrantError::Approval { .. } => Self::forbidden(error.to_string()),
+            GrantError::Folder { .. } | GrantError::Approval { .. } | GrantError::OtherToken => {
+                Self::forbidden(error.to_string())
+            }
         }
     }
 }
@@ -109,6 +111,7 @@ impl From<SessionError> for RestError {
         match error {
             SessionError::Grant(error) => error.into(),
             SessionError::Store(error) => error.into(),
+            SessionError::Unknown(_) => Self::not_found("there is no such session"),
             error => Self::server(error.to_string()),
         }
     }

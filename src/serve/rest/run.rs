@@ -3,7 +3,6 @@
 //! Invariant: a run that has ended does not change any more.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
@@ -16,8 +15,8 @@ use super::questions::{QuestionAnswer, RunQuestion};
 use crate::agents::{Event, Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::clock;
 use crate::ids::ModeId;
-use crate::principal::{Principal, SessionGrant};
-use crate::session::{SessionViewer, TurnFailure};
+use crate::principal::{Principal, SessionFiles, SessionGrant};
+use crate::session::{SessionRoots, SessionViewer, TurnFailure};
 
 /// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,13 +58,15 @@ impl RunStatus {
 #[derive(Debug, Clone)]
 pub(super) struct RunOwner {
     pub(super) principal: Principal,
+    /// The id of the token that started the run.
+    pub(super) token: String,
     /// The agent's name in the API.
     pub(super) agent: String,
     pub(super) mode: ModeId,
     /// The UUID of the session.
     pub(super) session: String,
-    /// The folder of the session.
-    pub(super) folder: PathBuf,
+    /// The folders of the session.
+    pub(super) roots: SessionRoots,
 }
 
 /// A run.
@@ -126,14 +127,19 @@ impl AgentRun {
 
     /// Returns whether a client with this grant may know the run.
     pub(super) fn is_visible(&self, grant: &SessionGrant) -> bool {
-        let limits = grant.limits();
+        let (limits, SessionRoots { cwd, files, .. }) = (grant.limits(), &self.owner.roots);
         self.owner.principal == *grant.principal()
             && limits.admits_mode(&self.owner.mode)
-            && (grant.principal().is_local() || limits.admits_folder(&self.owner.folder))
+            && (grant.principal().is_local() || *files != SessionFiles::Server || limits.admits_folder(cwd))
     }
 
     pub(super) fn principal(&self) -> &Principal {
         &self.owner.principal
+    }
+
+    /// Returns whether the token with this id started the run.
+    pub(super) fn is_of_token(&self, id: &str) -> bool {
+        self.owner.token == id
     }
 
     /// Returns the time of the end. `None` if the run has not ended.

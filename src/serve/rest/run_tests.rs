@@ -1,5 +1,6 @@
 //! Tests of runs: their status, events and questions.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::super::questions::QuestionOptions;
@@ -12,10 +13,11 @@ use crate::tool::ask::PermissionResponse;
 fn run() -> AgentRun {
     let owner = RunOwner {
         principal: Principal::new("ana").unwrap(),
+        token: "000000000000".to_owned(),
         agent: "coding-backend".to_owned(),
         mode: ModeId::new(AgentName::new("coding"), ModeSlug::new("backend")),
         session: "s".to_owned(),
-        folder: PathBuf::from("/srv/shop"),
+        roots: SessionRoots::here(PathBuf::from("/srv/shop"), Vec::new()),
     };
     AgentRun::new(owner, CancellationToken::new())
 }

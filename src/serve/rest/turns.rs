@@ -1,6 +1,5 @@
 //! Opens the session of a run and runs its turn. The turn continues when the client disconnects.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -121,10 +120,6 @@ pub(super) async fn start(
         return Err(RestError::draining());
     }
     let (agent, project) = find_agent(state, token, &request.agent_name).await?;
-    let Some(folder) = token.grant.limits().roots.first() else {
-        let problem = "the token has no folder to work in; create one with `skein token create --root PATH`";
-        return Err(RestError::forbidden(problem));
-    };
     // A run that must wait leaves no empty session behind.
     drop(token.grant.begin_turn()?);
     let server = state.acp_server(token);
@@ -140,12 +135,14 @@ pub(super) async fn start(
             opening.reopen(&id).await?
         }
         None if wanted.has_history => {
-            return Err(RestError::invalid("`session` has a history of another server, which Skein does not read"));
+            let problem = "`session` has a history of another server, which Skein does not read";
+            return Err(RestError::contradiction(problem));
         }
-        None => opening.create(&wanted.uuid, project, folder).await?,
+        None => opening.create(&wanted.uuid, project).await?,
     };
-    let running = open.try_begin().ok_or_else(|| RestError::busy("the session is busy with another run"))?;
-    let pending = match open.session.begin() {
+    let running =
+        open.try_begin(&token.grant).ok_or_else(|| RestError::busy("the session is busy with another run"))?;
+    let pending = match open.session.begin_for(&token.grant) {
         Ok(pending) => pending,
         Err(error) => {
             drop(running);
@@ -157,10 +154,11 @@ pub(super) async fn start(
     };
     let owner = RunOwner {
         principal: token.grant.principal().clone(),
+        token: token.id.clone(),
         agent: agent.name.clone(),
         mode: agent.mode.clone(),
         session: wanted.uuid,
-        folder: open.session.context().cwd.clone(),
+        roots: SessionRoots::of(open.session.context()),
     };
     let run = Arc::new(AgentRun::new(owner, running.cancel().clone()));
     state.runs.add(&run);
@@ -192,10 +190,11 @@ impl RunOpening<'_> {
         SessionLauncher::in_mode(mode, sessions, project, self.server.approval)
     }
 
-    async fn create(&self, uuid: &str, project: Project, folder: &Path) -> Result<Arc<SharedSession>, RestError> {
+    /// Creates a session in the first root of the token, or in an empty folder.
+    async fn create(&self, uuid: &str, project: Project) -> Result<Arc<SharedSession>, RestError> {
         let launcher = self.launcher(project);
         let ports = self.server.open_sessions.ports();
-        let roots = SessionRoots { cwd: folder.to_owned(), roots: Vec::new() };
+        let roots = self.sessions.default_roots().await?;
         let launched = launcher.create(roots, |_| ports.of_session()).await?;
         self.sessions.store().put_uuid(launched.session.id(), uuid);
         Ok(self.server.open_sessions.add(launched.session, launcher.project().clone(), ports))
@@ -205,11 +204,20 @@ impl RunOpening<'_> {
     /// has locked the session. Fails if a turn runs.
     async fn reopen(&self, id: &str) -> Result<Arc<SharedSession>, RestError> {
         let open_sessions = &self.server.open_sessions;
-        if let Some(open) = open_sessions.find(id) {
+        if let Some(open) = open_sessions.find_live(id).await {
             if open.is_busy() {
                 return Err(RestError::busy("the session is busy with another run"));
             }
             if open.session.live().has_others(ViewerId::MAX) {
+                open.session.check_client(&self.server.grant)?;
+                // The session keeps the modes of the token that opened it.
+                let (roots, grant) = (SessionRoots::of(open.session.context()), open.session.sessions().grant());
+                open.reload(load_project(&self.server.projects, &roots.cwd, roots.files, grant).await).await;
+                if !open.session.plan().is_selectable(&self.agent.mode) {
+                    return Err(RestError::forbidden(
+                        "the session is open with a token that does not admit this agent",
+                    ));
+                }
                 open.session.set_mode(self.agent.mode.clone()).await?;
                 return Ok(open);
             }
@@ -217,7 +225,7 @@ impl RunOpening<'_> {
         let stored = self.sessions.store().find(id).await?;
         let stored = stored.ok_or_else(|| RestError::not_found("there is no such session"))?;
         // A session stays in the folder where it began.
-        let project = load_project(&self.server.projects, &stored.cwd, &self.server.grant).await;
+        let project = load_project(&self.server.projects, &stored.cwd, stored.files, &self.server.grant).await;
         let project = project.map_err(|error| project_failure(&error))?;
         let is_other = self.agent.mode.to_string() != format!("{}/{}", stored.agent, stored.mode);
         let launcher = self.launcher(project).with_explicit(ExplicitSettings { mode: is_other, model: false });

@@ -1,4 +1,5 @@
-//! Draws data as pictures, each with an interactive page, an SVG and a PNG. Draws again when a file changes.
+//! Draws data as pictures, each with an interactive page, an SVG and a PNG. Shows files and web pages again when they
+//! change.
 //!
 //! Invariant: a page contains everything it shows and reaches no network. Calls write only below the session's scratch
 //! folder.
@@ -27,7 +28,7 @@ use raster::Rasterizer;
 use record::{ChartList, ChartRecord};
 
 use super::answer::{ToolRefusal, ToolReply};
-use super::computercontroller::DocumentParser;
+use super::computercontroller::{DocumentParser, PageCamera};
 use super::{call_context, schema};
 use crate::chart::{ChartKind, ChartOptions};
 use crate::sandbox::SandboxLauncher;
@@ -48,6 +49,8 @@ pub struct AutovisualiserService {
     rasterizer: Arc<Rasterizer>,
     /// Parses workbooks in its own process.
     parser: Arc<DocumentParser>,
+    /// Shows web pages in the browser of the session.
+    camera: PageCamera,
 }
 
 impl std::fmt::Debug for AutovisualiserService {
@@ -69,13 +72,13 @@ struct DrawRequest {
     kind: ChartKind,
     /// Rows such as [{"month": "Jan", "sales": 3}]; for `mermaid` the text. Or `file`
     data: Option<Value>,
-    /// CSV, JSON, XLSX or Mermaid file of the workspace
+    /// CSV, JSON, XLSX, ODS or Mermaid file of the workspace
     #[schemars(length(min = 1))]
     file: Option<String>,
-    /// XLSX: sheet name, default the first with cells
+    /// XLSX, ODS: sheet name, default the first with cells
     #[schemars(length(min = 1, max = 31))]
     sheet: Option<String>,
-    /// XLSX: cells with the header row, such as B2:D20
+    /// XLSX, ODS: cells with the header row, such as B2:D20
     #[schemars(length(min = 2, max = 30))]
     range: Option<String>,
     /// Title above the picture
@@ -88,12 +91,12 @@ struct DrawRequest {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct WatchRequest {
-    /// Files that were drawn with `draw`, Mermaid files or images
+    /// Files that were drawn with `draw`, Mermaid files or images; with `url`, the sources of the page
     #[serde(default)]
     #[schemars(length(max = 20))]
     paths: Vec<String>,
-    /// Web page; needs the tool `browse`
-    #[schemars(length(min = 1))]
+    /// The page that `browse` has open. It is loaded again when a file of `paths` changes
+    #[schemars(length(min = 1, max = 4000))]
     url: Option<String>,
     /// Seconds to wait for a change, default 60
     #[schemars(range(min = 1, max = 280))]
@@ -108,13 +111,21 @@ impl AutovisualiserService {
             drawings: Arc::default(),
             rasterizer: Arc::default(),
             parser: Arc::new(DocumentParser::new(None)),
+            camera: PageCamera::default(),
         }
     }
 
-    /// Starts the parser of workbooks with this launcher. Without one, the service refuses XLSX files.
+    /// Starts the parser of workbooks with this launcher. Without one, the service refuses workbooks.
     #[must_use]
     pub(super) fn with_launcher(mut self, launcher: Option<SandboxLauncher>) -> Self {
         self.parser = Arc::new(DocumentParser::new(launcher));
+        self
+    }
+
+    /// Watches web pages with this camera.
+    #[must_use]
+    pub(super) fn with_camera(mut self, camera: PageCamera) -> Self {
+        self.camera = camera;
         self
     }
 
@@ -139,7 +150,7 @@ impl AutovisualiserService {
     }
 
     #[tool(
-        description = "Wait until one of the files changes, and return its new picture",
+        description = "Wait until a file or a web page changes, and return its new picture",
         meta = view_meta(),
         annotations(read_only_hint = true, destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]

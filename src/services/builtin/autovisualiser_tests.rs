@@ -101,8 +101,8 @@ async fn refusals_name_the_next_step() {
         (json!({"kind": "bar", "file": "a.xlsx"}), "`a.xlsx`: the parser does not start"),
         (json!({"kind": "bar", "file": "none.xlsx"}), "could not read `none.xlsx`"),
         (json!({"kind": "bar", "file": "../../../etc/a.xlsx"}), "outside of what this session may reach"),
-        (json!({"kind": "bar", "file": "a.csv", "sheet": "A"}), "`sheet` and `range` are for XLSX files"),
-        (json!({"kind": "bar", "file": "a.doc"}), "is no CSV, JSON or XLSX file; save its data as CSV"),
+        (json!({"kind": "bar", "file": "a.csv", "sheet": "A"}), "`sheet` and `range` are for XLSX and ODS files"),
+        (json!({"kind": "bar", "file": "a.doc"}), "is no CSV, JSON, XLSX or ODS file; save its data as CSV"),
         (json!({"kind": "bar", "file": "b.csv"}), "`b.csv` is binary"),
         (json!({"kind": "bar", "file": "folder.csv"}), "folder"),
         (json!({"kind": "bar", "file": "none.csv"}), "could not read `none.csv`"),
@@ -157,9 +157,34 @@ async fn watching_returns_a_changed_image() {
     let (outcome, ()) = tokio::join!(watch, change);
     assert_eq!(png(&outcome), b"\x89PNG new");
     let page = service.refusal("watch", json!({"url": "http://localhost:3000"})).await;
-    assert!(page.contains("needs the tool `browse`"), "{page}");
+    assert_eq!(page, "no page is open; open one with `browse`");
     let none = service.refusal("watch", json!({})).await;
-    assert!(none.contains("give 1 to 20 files"), "{none}");
+    assert_eq!(none, "give 1 to 20 files in `paths`, or the `url` of a page");
+}
+
+#[tokio::test]
+async fn hostile_requests_to_watch_are_refused_at_once() {
+    let service = harness();
+    std::fs::create_dir(service.session.cwd.join("folder.png")).unwrap();
+    let many: Vec<String> = (0..21).map(|number| format!("{number}.png")).collect();
+    for (arguments, problem) in [
+        (json!({"paths": ["../../../etc/passwd.png"]}), "outside of what this session may reach"),
+        (json!({"paths": ["a\u{0}b.png"]}), ""),
+        (json!({"paths": [""]}), ""),
+        (json!({"paths": many}), "give 1 to 20 files"),
+        (json!({"paths": ["a.png"], "seconds": 0}), "`seconds` is between 1 and 280"),
+        (json!({"paths": ["a.png"], "seconds": u64::MAX}), "`seconds` is between 1 and 280"),
+        (json!({"url": "javascript:alert(1)"}), "no page is open"),
+        (json!({"url": "http://127.0.0.1/", "paths": ["/etc/passwd"]}), "outside of what this session may reach"),
+    ] {
+        let begun = std::time::Instant::now();
+        let refusal = service.refusal("watch", arguments.clone()).await;
+        assert!(refusal.contains(problem) && refusal.len() > 10, "{arguments}: {refusal}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{arguments}");
+    }
+    // A folder that never changes is no picture.
+    let folder = service.data("watch", json!({"paths": ["folder.png"], "seconds": 1})).await;
+    assert_eq!(folder["changed"], false);
 }
 
 #[tokio::test]
@@ -191,6 +216,35 @@ proptest! {
             } else {
                 assert!(outcome.is_error && outcome.all_text().len() > 20, "{}", outcome.all_text());
             }
+        });
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// `watch` returns the file that changed, byte for byte, and no other.
+    #[test]
+    fn watching_returns_exactly_the_file_that_changed(
+        names in prop::collection::btree_set("[a-z]{1,8}", 2..5),
+        at in any::<prop::sample::Index>(),
+        bytes in prop::collection::vec(any::<u8>(), 1..200),
+    ) {
+        runtime().block_on(async {
+            let service = harness();
+            let names: Vec<String> = names.iter().map(|name| format!("{name}.png")).collect();
+            for name in &names {
+                std::fs::write(service.session.cwd.join(name), "before").unwrap();
+            }
+            let (changed, content) = (at.get(&names).clone(), [b"\x89PNG".as_slice(), &bytes].concat());
+            let watch = service.call("watch", json!({"paths": names, "seconds": 30}));
+            let change = async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                std::fs::write(service.session.cwd.join(&changed), &content).unwrap();
+            };
+            let (outcome, ()) = tokio::join!(watch, change);
+            assert!(outcome.all_text().starts_with(&format!("`{changed}` changed")), "{}", outcome.all_text());
+            assert_eq!(png(&outcome), content);
         });
     }
 }

@@ -106,7 +106,7 @@ impl ChatRecallService {
         let session = &call_context(&context)?.session;
         let within = match &request.project {
             Some(project) => folder_filter(project, session)?,
-            None => sessions_of_project(&session.cwd),
+            None => own_project(session),
         };
         let store = self.store(session).await?;
         let recall = RecallQuery {
@@ -166,7 +166,7 @@ impl ChatRecallService {
         }
         let found = self.readable.of(session);
         let found = found.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_within(&stored.cwd, &sessions_of_project(&session.cwd)) || found.contains(&stored.id) {
+        if is_within(&stored.cwd, &own_project(session)) || found.contains(&stored.id) {
             return Ok(stored);
         }
         Err(ToolRefusal::new(
@@ -230,10 +230,21 @@ fn folder_filter(project: &str, session: &SessionContext) -> Result<FolderFilter
             "`project` is a folder from the root on, not `{folder}`; `*` means all projects"
         ))),
         folder => {
+            if let Some(client) = session.client_folders() {
+                return Ok(FolderFilter::Below(client.resolve(folder)));
+            }
             let folder = session.cwd.join(folder);
             // The folder may no longer exist although its sessions are stored.
             Ok(FolderFilter::Below(std::fs::canonicalize(&folder).unwrap_or(folder)))
         }
+    }
+}
+
+/// Selects the sessions of this session's project. A folder at the client is only a name here.
+fn own_project(session: &SessionContext) -> FolderFilter {
+    match session.client_folders() {
+        Some(client) => FolderFilter::Folder(client.cwd.clone()),
+        None => sessions_of_project(&session.cwd),
     }
 }
 

@@ -43,6 +43,7 @@ impl Past {
             model: "offline".to_owned(),
             approval: None,
             parent: None,
+            files: crate::principal::SessionFiles::Server,
         };
         let id = self.store.create(new).await.unwrap();
         events.into_iter().for_each(|event| self.store.append(&id, event));

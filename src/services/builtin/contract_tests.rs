@@ -1,13 +1,16 @@
 //! What holds for every tool of every built-in service: it says what it does and what it may do, its parameters have a
 //! description and a limit, and hostile arguments get an answer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
+use super::harness::runtime;
 use super::{BuiltinContext, BuiltinRegistry};
 use crate::ids::ToolName;
 use crate::services::UserFolders;
@@ -28,6 +31,132 @@ const UNLIMITED: &[(&str, &str)] = &[
     ("around", "any number is near a message"),
     ("min", "a value axis may start anywhere"),
     ("max", "a value axis may end anywhere"),
+];
+
+/// Tools that run what they are given, reach the network or wait. The test of all tools leaves them out.
+const APART: [&str; 4] = ["shell", "run_script", "fetch_url", "watch"];
+
+const OWN_FILE: &str = "services/builtin/contract_tests.rs";
+
+/// The property test of each tool: file, name and tools. The last row is for tools whose invariant is that a call without
+/// effect changes nothing.
+const PROPERTY_TESTS: &[(&str, &str, &[&str])] = &[
+    (
+        "services/builtin/apps_tests.rs",
+        "arbitrary_changes_never_spoil_what_is_kept",
+        &["apps__create_app", "apps__read_app", "apps__restore_app", "apps__update_app"],
+    ),
+    ("services/builtin/autovisualiser_tests.rs", "any_text_gives_a_picture_or_an_error", &["autovisualiser__draw"]),
+    (
+        "services/builtin/autovisualiser_tests.rs",
+        "watching_returns_exactly_the_file_that_changed",
+        &["autovisualiser__watch"],
+    ),
+    (
+        "services/builtin/chatrecall_tests.rs",
+        "any_query_stays_in_the_project",
+        &["chatrecall__read_session", "chatrecall__search_sessions"],
+    ),
+    (
+        "services/builtin/computercontroller/browser/view.rs",
+        "references_of_any_view_resolve",
+        &["computercontroller__browse", "computercontroller__browse_act", "computercontroller__browse_read"],
+    ),
+    (
+        "services/builtin/computercontroller/script_tests.rs",
+        "any_script_arrives_unchanged",
+        &["computercontroller__run_script"],
+    ),
+    (
+        "services/builtin/computercontroller_tests.rs",
+        "parts_join_to_the_whole_text",
+        &["computercontroller__read_cache"],
+    ),
+    ("document/document_tests.rs", "changed_bytes_of_real_files_never_panic", &["computercontroller__read_document"]),
+    (
+        "document/document_tests.rs",
+        "cells_survive_a_round_trip",
+        &["computercontroller__update_document", "computercontroller__write_document"],
+    ),
+    ("screen.rs", "the_common_part_has_the_common_points", &["computercontroller__see_screen"]),
+    (
+        "services/builtin/developer/edit_tests.rs",
+        "edits_are_all_or_none_and_undo_restores_every_byte",
+        &["developer__edit_file", "developer__undo_edit"],
+    ),
+    ("services/builtin/developer/property_tests.rs", "pages_of_a_file_join_to_the_whole", &["developer__read_file"]),
+    (
+        "services/builtin/developer/property_tests.rs",
+        "every_file_is_found_and_listed_once",
+        &["developer__find_files", "developer__list_dir"],
+    ),
+    (
+        "services/builtin/developer/property_tests.rs",
+        "a_literal_search_finds_exactly_the_lines_that_contain_it",
+        &["developer__search"],
+    ),
+    ("services/builtin/developer/property_tests.rs", "analyze_answers_for_any_source_text", &["developer__analyze"]),
+    (
+        "services/builtin/developer/property_tests.rs",
+        "a_plan_counts_its_steps_and_returns_them",
+        &["developer__update_plan"],
+    ),
+    (
+        "services/builtin/developer/property_tests.rs",
+        "a_command_returns_its_output_and_exit_code",
+        &["developer__shell"],
+    ),
+    (
+        "services/builtin/developer/property_tests.rs",
+        "parts_of_a_background_output_join_to_the_whole",
+        &["developer__shell_output", "developer__shell_stop"],
+    ),
+    ("services/builtin/fetch_tests.rs", "no_inner_address_is_dialled", &["fetch__fetch_url"]),
+    ("services/builtin/knowledge_tests.rs", "any_text_is_listed_or_told", &["knowledge__load"]),
+    (
+        "services/builtin/memory_tests.rs",
+        "what_a_query_listed_is_what_it_forgets",
+        &["memory__forget", "memory__list_memories", "memory__recall", "memory__remember"],
+    ),
+    ("services/builtin/summon_tests.rs", "a_task_is_handed_over_unchanged_or_refused", &["summon__delegate"]),
+    (
+        "services/builtin/summon_tests.rs",
+        "any_task_id_is_known_or_refused",
+        &["summon__task_cancel", "summon__task_status"],
+    ),
+    (
+        "services/builtin/todo_tests.rs",
+        "any_calls_leave_a_sound_list",
+        &["todo__list_todos", "todo__set_todos", "todo__update_todo"],
+    ),
+    (
+        "services/builtin/tutorial_tests.rs",
+        "any_request_is_answered",
+        &["tutorial__list_tutorials", "tutorial__load_tutorial"],
+    ),
+    (
+        OWN_FILE,
+        "failed_and_reading_calls_change_no_file",
+        &[
+            "apps__delete_app",
+            "apps__list_apps",
+            "apps__open_app",
+            "computercontroller__clear_cache",
+            "computercontroller__click",
+            "computercontroller__focus_window",
+            "computercontroller__list_cache",
+            "computercontroller__list_windows",
+            "computercontroller__press_keys",
+            "computercontroller__type_text",
+            "developer__write_file",
+            "extensionmanager__disable_service",
+            "extensionmanager__enable_service",
+            "extensionmanager__list_resources",
+            "extensionmanager__propose_service",
+            "extensionmanager__read_resource",
+            "extensionmanager__search_services",
+        ],
+    ),
 ];
 
 /// All built-in services, each with its data below one folder.
@@ -204,14 +333,14 @@ fn hostile_values() -> Vec<Value> {
     ]
 }
 
-/// A call past the schema, as a client of the service alone could send it. Tools that reach other programs or the
-/// network have their own tests, and `watch` waits.
+/// A call past the schema, as a client of the service alone could send it. The tools of [`APART`] have their own tests.
+/// Without a sandbox and a display, no browser starts and no screen is touched.
 #[tokio::test]
 async fn hostile_arguments_get_an_answer_and_leave_nothing_outside() {
     let services = AllServices::start();
     for (service, connection) in &services.running {
         for tool in connection.catalog().await.unwrap().tools {
-            if tool.hints.open_world == Some(true) || tool.name.as_str() == "watch" {
+            if APART.contains(&tool.name.as_str()) {
                 continue;
             }
             let schema = Value::Object((*tool.input_schema).clone());
@@ -242,4 +371,99 @@ async fn hostile_arguments_get_an_answer_and_leave_nothing_outside() {
 
 fn answer_head(text: &str) -> &str {
     super::answer::truncate(text, 60)
+}
+
+#[tokio::test]
+async fn every_tool_has_a_property_test() {
+    let offered: BTreeSet<String> = AllServices::start().tools().await.into_iter().map(|(name, _)| name).collect();
+    let rows = PROPERTY_TESTS.iter().flat_map(|(_, _, tools)| *tools);
+    let mut listed = BTreeSet::new();
+    for tool in rows {
+        assert!(offered.contains(*tool), "there is no tool {tool}");
+        assert!(listed.insert((*tool).to_owned()), "{tool} has two rows");
+    }
+    let missing: Vec<_> = offered.difference(&listed).collect();
+    assert!(missing.is_empty(), "write a property test for these, and add them to PROPERTY_TESTS: {missing:?}");
+    for (file, name, tools) in PROPERTY_TESTS {
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(file)).unwrap();
+        let (_, properties) = text.split_once("proptest! {").unwrap_or_else(|| panic!("{file} has no property test"));
+        assert!(properties.contains(&format!("fn {name}(")), "{file} has no property test {name}");
+        let left_out = tools.iter().find(|tool| APART.iter().any(|apart| tool.ends_with(&format!("__{apart}"))));
+        assert!(*file != OWN_FILE || left_out.is_none(), "{name} does not call {left_out:?}");
+    }
+}
+
+/// Any JSON value, with paths among the texts.
+fn any_value() -> impl Strategy<Value = Value> {
+    let paths = vec!["kept.txt", "folder", "folder/kept.csv", "new.txt", "../outside", "/etc/passwd", ""];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (-3..300_i64).prop_map(Value::from),
+        "\\PC{0,30}".prop_map(Value::from),
+        prop::sample::select(paths).prop_map(Value::from),
+    ];
+    leaf.prop_recursive(2, 8, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::btree_map("[a-z]{1,6}", inner, 0..3)
+                .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+        ]
+    })
+}
+
+/// The files below a folder with their contents.
+fn files_of(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(files_of(&path));
+            files.insert(path, Vec::new());
+        } else {
+            let bytes = std::fs::read(&path).unwrap();
+            files.insert(path, bytes);
+        }
+    }
+    files
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A call that fails, or that only reads, leaves every file of the user as it was.
+    #[test]
+    fn failed_and_reading_calls_change_no_file(values in prop::collection::vec(any_value(), 7)) {
+        runtime().block_on(async {
+            let services = AllServices::start();
+            let cwd = services.folder.path().join("cwd");
+            std::fs::create_dir(cwd.join("folder")).unwrap();
+            std::fs::write(cwd.join("kept.txt"), "text\n").unwrap();
+            std::fs::write(cwd.join("folder/kept.csv"), "month,sales\nJan,3\n").unwrap();
+            let mut next = values.iter().cycle();
+            for (service, connection) in &services.running {
+                for tool in connection.catalog().await.unwrap().tools {
+                    if APART.contains(&tool.name.as_str()) {
+                        continue;
+                    }
+                    let schema = Value::Object((*tool.input_schema).clone());
+                    let mut arguments = least_arguments(&schema);
+                    for (name, _) in schema["properties"].as_object().into_iter().flatten() {
+                        if let Some(value) = next.next().filter(|value| !value.is_null()) {
+                            arguments.insert(name.clone(), value.clone());
+                        }
+                    }
+                    let shown = format!("{service}__{} {}", tool.name, Value::Object(arguments.clone()));
+                    let before = files_of(&cwd);
+                    let context = CallContext::new(services.session());
+                    let call = ToolCall { tool: ToolName::new(tool.name.as_str()), arguments, context };
+                    let outcome = connection.call(call, Duration::from_secs(60)).await;
+                    let outcome = outcome.unwrap_or_else(|error| panic!("{shown} got no answer: {error:?}"));
+                    if outcome.is_error || tool.hints.read_only == Some(true) {
+                        assert_eq!(files_of(&cwd), before, "{shown}: {}", outcome.all_text());
+                    }
+                }
+            }
+        });
+    }
 }

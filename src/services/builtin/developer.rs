@@ -7,6 +7,7 @@ mod analyze;
 mod ask;
 mod background;
 mod buffers;
+mod client_shell;
 mod command;
 mod command_report;
 mod diff;
@@ -108,6 +109,13 @@ impl Developer {
         self
     }
 
+    /// Shares the parsed source files with other instances, so that a service which starts again need not parse them.
+    #[must_use]
+    pub(super) fn with_symbols(mut self, symbols: Arc<SymbolCache>) -> Self {
+        self.symbols = symbols;
+        self
+    }
+
     #[tool(
         description = "Run a command in the working directory; no stdin",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true)
@@ -133,6 +141,10 @@ impl Developer {
     ) -> ToolReply {
         let attended = CancellableCall::new(&context)?;
         let state = DeveloperState::of(&self.states, &attended.call.session);
+        if attended.call.session.client_folders().is_some() {
+            let work = client_shell::output(&attended.call, &state, request.id, request.wait());
+            return attended.until_done(work).await;
+        }
         attended.until_done(background::shell_output(&attended.call, &state.commands, &state.files, &request)).await
     }
 
@@ -147,6 +159,9 @@ impl Developer {
     ) -> ToolReply {
         let attended = CancellableCall::new(&context)?;
         let state = DeveloperState::of(&self.states, &attended.call.session);
+        if attended.call.session.client_folders().is_some() {
+            return attended.until_done(client_shell::stop(&attended.call, &state, request.id)).await;
+        }
         attended.until_done(background::shell_stop(&attended.call, &state.commands, &state.files, &request)).await
     }
 

@@ -10,9 +10,10 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::harness::Harness;
+use super::super::harness::{Harness, runtime};
 use super::*;
 use hostile_urls::HOSTILE;
 
@@ -437,4 +438,43 @@ fn settings_that_are_wrong_say_so() {
     let fine = ["127.0.0.1:8080", "[::1]:80", "[::1]", "wiki.internal", "Wiki.Internal:443"];
     let fine = settings(&fine.map(str::to_owned));
     FetchService::new(&fine).unwrap();
+}
+
+/// An address of this machine or of a private network.
+fn inner_address() -> impl Strategy<Value = [u8; 4]> {
+    let starts = vec![[127, 0], [10, 1], [192, 168], [169, 254], [172, 16], [100, 64], [0, 0]];
+    (prop::sample::select(starts), any::<[u8; 2]>()).prop_map(|([a, b], [c, d])| [a, b, c, d])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// However a URL is written, and whatever its name means: no inner address is dialled.
+    #[test]
+    fn no_inner_address_is_dialled(
+        scheme in prop::sample::select(vec!["http", "https", "HTTP", "ftp", "file", "gopher"]),
+        form in 0..5_usize,
+        address in inner_address(),
+        port in prop::option::of(1_u16..),
+        path in "\\PC{0,20}",
+    ) {
+        runtime().block_on(async {
+            let [a, b, c, d] = address;
+            let dotted = format!("{a}.{b}.{c}.{d}");
+            let host = match form {
+                0 => "name.example".to_owned(),
+                1 => dotted.clone(),
+                2 => u32::from_be_bytes(address).to_string(),
+                3 => format!("0x{:08x}", u32::from_be_bytes(address)),
+                _ => format!("[::ffff:{dotted}]"),
+            };
+            let answers: &[&[&str]] = &[&[dotted.as_str()]];
+            let network = Recorder::new(None, &[("name.example", answers)]);
+            let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+            let url = format!("{scheme}://{host}{port}/{path}");
+            let refusal = harness(&network, &[]).refusal("fetch_url", json!({"url": url})).await;
+            assert!(refusal.len() > 10, "{url}: {refusal}");
+            assert_eq!(network.dialled(), [""; 0], "{url}");
+        });
+    }
 }

@@ -288,7 +288,9 @@ impl MemoryService {
         let session = Arc::clone(&call_context(context)?.session);
         let store = self.store().await.map_err(|error| ToolRefusal::new(format!("{error}; tell the user")))?;
         let done = tokio::task::spawn_blocking(move || {
-            let project = project_root(&session.cwd);
+            // A folder at the client is only a name here.
+            let client = session.client_folders().map(|client| client.cwd.clone());
+            let project = client.unwrap_or_else(|| project_root(&session.cwd));
             work(&store, &project, &session.id)
         });
         match done.await {

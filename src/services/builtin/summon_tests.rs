@@ -129,4 +129,16 @@ proptest! {
             }
         });
     }
+
+    /// The desk gets the id as the model wrote it, and an unknown one is named in the refusal.
+    #[test]
+    fn any_task_id_is_known_or_refused(id in prop_oneof![Just("api".to_owned()), "[ -~]{1,30}"]) {
+        runtime().block_on(async {
+            let (summon, _) = harness();
+            let status = summon.call("task_status", json!({"id": id})).await;
+            assert_eq!(status.is_error, id != "api", "{}", status.all_text());
+            assert!(!status.is_error || status.all_text().contains(&format!("`{id}`")), "{}", status.all_text());
+            assert!(!summon.call("task_cancel", json!({"id": id})).await.is_error);
+        });
+    }
 }

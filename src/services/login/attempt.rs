@@ -14,7 +14,7 @@ use super::discovery::{Discovery, client_for, discover, is_same_issuer};
 use super::redirect::{RedirectAnswer, RedirectListener};
 use super::requests::{LoginClient, error_code};
 use super::tokens::{self, CodeGrant};
-use super::{ClientAuthentication, ClientRegistration, LoginError, StoredLogin};
+use super::{ClientAuthentication, ClientRegistration, LoginError, StoredLogin, join_scopes};
 use crate::clock;
 
 /// The name that the authorization server shows to the user.
@@ -28,6 +28,8 @@ pub struct LoginOptions {
     pub service_url: String,
     /// The id of a client that the user has registered. `None` registers Skein.
     pub client_id: Option<String>,
+    /// Rights to ask for in addition to those that the service names.
+    pub scope: Option<String>,
 }
 
 /// A login that waits for the user in the browser.
@@ -55,7 +57,10 @@ impl LoginAttempt {
     /// [`LoginError::NotRequired`] if the service wants no login.
     pub async fn begin(options: &LoginOptions) -> Result<Self, LoginError> {
         let (http, service) = client_for(&options.service_url)?;
-        let discovery = discover(&http, &service).await?;
+        let mut discovery = discover(&http, &service).await?;
+        if let Some(scope) = &options.scope {
+            discovery.scope = Some(join_scopes(discovery.scope.as_deref().unwrap_or_default(), scope));
+        }
         let listener = RedirectListener::open().await?;
         let client = match &options.client_id {
             Some(id) => ClientRegistration {
@@ -97,6 +102,7 @@ impl LoginAttempt {
             revocation_endpoint: server.revocation_endpoint,
             client: self.client,
             scope: tokens.scope.or(scope),
+            wanted_scope: None,
             access_token: tokens.access_token,
             refresh_token: tokens.refresh_token,
             expires_at: tokens.expires_at,

@@ -7,7 +7,7 @@ use tokio::sync::{Mutex, oneshot};
 use super::discovery::client_for;
 use super::requests::LoginClient;
 use super::tokens::refresh;
-use super::{LoginError, LoginLock, LoginStore, LoginStoreError, StoredLogin};
+use super::{LoginError, LoginLock, LoginStore, LoginStoreError, StoredLogin, join_scopes};
 use crate::ids::ServiceName;
 use crate::task::TaskScope;
 
@@ -74,6 +74,33 @@ impl ServiceLogin {
             drop(sender.send(login.renew_now(refused).await));
         });
         receiver.await.unwrap_or(Err(LoginError::Stopped))
+    }
+
+    /// Returns the token of a login that is newer than `refused`, which lacks rights. Otherwise stores the rights that the
+    /// service wants, so that the next login asks for them, and returns `None`.
+    pub(in crate::services) async fn widen(
+        &self,
+        refused: Option<&str>,
+        scope: Option<&str>,
+    ) -> Result<Option<String>, LoginError> {
+        let mut current = self.current.lock().await;
+        let (lock, stored) = self.lock_and_load().await?;
+        let Some(mut stored) = stored else { return Ok(None) };
+        // The user has logged in again.
+        if refused != Some(stored.access_token.as_str()) && !stored.is_due() {
+            let token = stored.access_token.clone();
+            *current = Some(stored);
+            return Ok(Some(token));
+        }
+        if let Some(scope) = scope {
+            let wanted = join_scopes(stored.wanted_scope.as_deref().unwrap_or_default(), scope);
+            stored.wanted_scope = Some(wanted);
+            let (store, service, wanting) = (Arc::clone(&self.store), self.service.clone(), stored.clone());
+            *current = Some(stored);
+            run_blocking(move || store.save(&service, &wanting)).await?;
+        }
+        drop(lock);
+        Ok(None)
     }
 
     async fn renew_now(&self, refused: Option<String>) -> Result<Option<String>, LoginError> {

@@ -9,6 +9,8 @@ use super::requests::LoginClient;
 
 const RESOURCE: &str = "the resource metadata of the service";
 const SERVER: &str = "the metadata of the authorization server";
+/// Maximum length of the rights that a service wants.
+const MAX_SCOPE: usize = 1_000;
 
 /// Everything that a service and its authorization server say about logins.
 pub(super) struct Discovery {
@@ -173,6 +175,24 @@ fn at(base: &Url, path: &str) -> Url {
     url
 }
 
+/// A service refused a request because the login lacks rights (RFC 6750).
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::services) struct RightsRefusal {
+    /// The rights that the request needs. `None` if the service does not name them.
+    pub(in crate::services) scope: Option<String>,
+}
+
+/// Returns what a `WWW-Authenticate` header of an answer with 403 wants. `None` if it has another reason.
+pub(in crate::services) fn rights_refusal(challenge: &str) -> Option<RightsRefusal> {
+    if parameter(challenge, "error")? != "insufficient_scope" {
+        return None;
+    }
+    // The user sees the rights, so they have only the characters of the standard.
+    let is_right = |letter: char| letter == ' ' || letter.is_ascii_graphic() && !['"', '\\', '`'].contains(&letter);
+    let is_scope = |scope: &String| scope.len() <= MAX_SCOPE && scope.chars().all(is_right) && !scope.trim().is_empty();
+    Some(RightsRefusal { scope: parameter(challenge, "scope").filter(is_scope) })
+}
+
 /// Returns a parameter of a `WWW-Authenticate` header for bearer tokens.
 fn parameter(challenge: &str, name: &str) -> Option<String> {
     let lower = challenge.to_ascii_lowercase();
@@ -206,6 +226,22 @@ mod tests {
         assert_eq!(parameter("bearer scope=read, x=y", "scope").as_deref(), Some("read"));
         for without in ["Basic scope=a", "Bearer", "Bearer scope=", "Bearer scope=\"\"", ""] {
             assert_eq!(parameter(without, "scope"), None, "{without}");
+        }
+    }
+
+    #[test]
+    fn only_a_lack_of_rights_is_a_reason_for_a_wider_login() {
+        let wants = |header: &str| rights_refusal(header).map(|refusal| refusal.scope);
+        let header = r#"Bearer error="insufficient_scope", scope="files:read files:write", error_description="no""#;
+        assert_eq!(wants(header), Some(Some("files:read files:write".to_owned())));
+        assert_eq!(wants("Bearer scope=admin, error=insufficient_scope"), Some(Some("admin".to_owned())));
+        assert_eq!(wants(r#"Bearer error="insufficient_scope""#), Some(None));
+        for other in [r#"Bearer error="invalid_token", scope="a""#, r#"Bearer scope="a""#, "Basic realm=x", ""] {
+            assert_eq!(wants(other), None, "{other}");
+        }
+        for hostile in ["a\u{1b}[2J", "a`b", "ü", "   ", &"x".repeat(MAX_SCOPE + 1)] {
+            let header = format!("Bearer error=\"insufficient_scope\", scope=\"{hostile}\"");
+            assert_eq!(wants(&header), Some(None), "{hostile}");
         }
     }
 

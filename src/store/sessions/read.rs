@@ -6,9 +6,10 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::view::{ADMITTED, OF_PRINCIPAL, SessionView};
 use super::{Cursor, FolderFilter, ListFilter, SearchHit, StoredEvent, StoredSession, UsageTotals};
+use crate::principal::SessionFiles;
 
 const SESSION: &str = "SELECT s.id, s.title, s.cwd, s.roots, s.agent, s.mode, s.model, s.approval, s.created_at,
-    s.updated_at, s.input, s.output, s.cached, s.cost, s.events, s.parent FROM session s";
+    s.updated_at, s.input, s.output, s.cached, s.cost, s.events, s.parent, s.files FROM session s";
 
 /// SQL: `?2` is a folder or null, `?3` whether folders below it match too.
 pub(super) const WITHIN: &str = "(?2 IS NULL OR s.cwd = ?2
@@ -205,7 +206,7 @@ pub(super) fn folders_json(folders: &[PathBuf]) -> String {
 }
 
 fn session(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
-    let (cwd, roots): (String, String) = (row.get(2)?, row.get(3)?);
+    let (cwd, roots, files): (String, String, String) = (row.get(2)?, row.get(3)?, row.get(16)?);
     Ok(StoredSession {
         id: row.get(0)?,
         title: row.get(1)?,
@@ -225,6 +226,8 @@ fn session(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
         },
         events: natural(row, 14)?,
         parent: row.get(15)?,
+        // A place that only a newer version knows is not here.
+        files: SessionFiles::from_name(&files).unwrap_or(SessionFiles::Client),
     })
 }
 

@@ -81,5 +81,9 @@ pub(in crate::store) const SCHEMA: Schema = Schema {
         "
     CREATE INDEX session_uuid ON state (key) WHERE owner = 'skein:uuid';
 ",
+        "
+    -- Where the files of the session are: `server`, `client` or `own`.
+    ALTER TABLE session ADD COLUMN files TEXT NOT NULL DEFAULT 'server';
+",
     ],
 };

@@ -47,6 +47,7 @@ impl UnusedSessions {
             model: new.model,
             approval: new.approval,
             parent: new.parent,
+            files: new.files,
             created_at: *created_at,
             updated_at: *created_at,
             spent: UsageTotals::default(),

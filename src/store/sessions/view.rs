@@ -3,20 +3,22 @@
 //! Invariant: every query joins the table `session` as `s` and contains [`ADMITTED`]. A session that is not admitted
 //! looks like one that does not exist.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rusqlite::Connection;
 use serde_json::json;
 
+use super::StoredSession;
 use crate::ids::NamePattern;
-use crate::principal::{Principal, SessionGrant};
+use crate::principal::{Principal, SessionFiles, SessionGrant};
 
 /// SQL: whether `s` is admitted; `?1` is the value of [`SessionView::query`]. A child session is admitted with its
-/// parent. The `+` keeps a full-text query from walking all sessions of the principal instead of the matches.
+/// parent. Roots limit only the folders of this machine. The `+` keeps a full-text query from walking all sessions of
+/// the principal instead of the matches.
 pub(super) const ADMITTED: &str = "(+s.principal = ?1 ->> 'principal'
     AND (?1 ->> 'modes' IS NULL OR EXISTS (SELECT 1 FROM session top, json_each(?1, '$.modes') admitted
         WHERE top.id = coalesce(s.parent, s.id) AND top.agent || '/' || top.mode = admitted.value))
-    AND (?1 ->> 'roots' IS NULL OR EXISTS (SELECT 1 FROM json_each(?1, '$.roots') root
+    AND (?1 ->> 'roots' IS NULL OR s.files <> 'server' OR EXISTS (SELECT 1 FROM json_each(?1, '$.roots') root
         WHERE s.cwd = root.value OR substr(s.cwd, 1, length(rtrim(root.value, '/')) + 1) = rtrim(root.value, '/') || '/')))";
 
 /// SQL: the part of [`ADMITTED`] for which there is an index in the order of the list.
@@ -53,9 +55,10 @@ impl SessionView {
     }
 
     /// Returns whether a session of the principal is admitted.
-    pub(super) fn admits(&self, agent: &str, mode: &str, cwd: &Path) -> bool {
+    pub(super) fn admits(&self, StoredSession { agent, mode, cwd, files, .. }: &StoredSession) -> bool {
+        let is_below = |roots: &Vec<PathBuf>| roots.iter().any(|root| cwd.starts_with(root));
         self.admits_mode(&format!("{agent}/{mode}"))
-            && self.roots.as_ref().is_none_or(|roots| roots.iter().any(|root| cwd.starts_with(root)))
+            && (*files != SessionFiles::Server || self.roots.as_ref().is_none_or(is_below))
     }
 
     fn admits_mode(&self, mode: &str) -> bool {

@@ -255,8 +255,8 @@ fn create(
     at: i64,
 ) -> rusqlite::Result<bool> {
     let insert = "INSERT INTO session
-            (id, cwd, roots, agent, mode, model, approval, created_at, updated_at, parent, principal)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10)";
+            (id, cwd, roots, agent, mode, model, approval, created_at, updated_at, parent, principal, files)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10, ?11)";
     transaction.prepare_cached(insert)?.execute(params![
         id,
         new.cwd.to_string_lossy(),
@@ -267,7 +267,8 @@ fn create(
         new.approval,
         at,
         new.parent,
-        principal
+        principal,
+        new.files.as_str()
     ])?;
     Ok(true)
 }
@@ -327,8 +328,9 @@ fn apply_change(
 
 fn copy(transaction: &Transaction<'_>, principal: &str, id: &str, new: &str, at: i64) -> rusqlite::Result<bool> {
     let session = "INSERT INTO session
-            (id, cwd, roots, agent, mode, model, approval, title, created_at, updated_at, events, principal)
-        SELECT ?2, cwd, roots, agent, mode, model, approval, title, ?3, ?3, events, principal
+            (id, cwd, roots, agent, mode, model, approval, title, created_at, updated_at, events, principal,
+             files)
+        SELECT ?2, cwd, roots, agent, mode, model, approval, title, ?3, ?3, events, principal, files
         FROM session WHERE id = ?1 AND principal = ?4";
     if transaction.prepare_cached(session)?.execute(params![id, new, at, principal])? == 0 {
         return Ok(false);

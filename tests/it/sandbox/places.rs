@@ -16,7 +16,7 @@ const STARTS: [&str; 7] = [
 ];
 
 /// The files with such a text, and the reason.
-const PLACES: [(&str, &str); 21] = [
+const PLACES: [(&str, &str); 22] = [
     ("src/process.rs", "starts every child; a launcher in `Launch` puts it into a sandbox"),
     ("src/process/helper.rs", "starts Skein's own program"),
     ("src/process/reaper.rs", "starts Skein's own program, which only ends processes"),
@@ -28,6 +28,10 @@ const PLACES: [(&str, &str); 21] = [
     ("src/services/stdio.rs", "services, external agents and commands of recipes; inside if they have a profile"),
     ("src/services/builtin/developer/shell.rs", "commands with `unsandboxed` or `--sandbox off`"),
     ("src/services/builtin/developer/terminal.rs", "terminals of the editor; the command enters the sandbox"),
+    (
+        "src/services/builtin/developer/client_shell.rs",
+        "commands of a session with client files; `skein acp --connect` runs them inside",
+    ),
     ("src/services/builtin/computercontroller/parser.rs", "parses documents with Skein's own program, inside"),
     (
         "src/services/builtin/computercontroller/script.rs",

@@ -40,7 +40,7 @@ enum AgentInput {
 pub(crate) struct Acp {
     child: Child,
     /// The server behind the child, which ends with the client.
-    _server: Option<Server>,
+    server: Option<Server>,
     stdin: Option<AgentInput>,
     lines: Receiver<Vec<u8>>,
     /// Whoever holds it keeps the client from reading.
@@ -104,7 +104,7 @@ impl Acp {
         Self {
             stdin: Some(stdin),
             child,
-            _server: server,
+            server,
             lines,
             ears,
             transcript: Vec::new(),
@@ -289,7 +289,7 @@ impl Acp {
         self.ask("session/list", json!({"cwd": "/nowhere"}));
     }
 
-    /// Closes stdin and waits for the agent's end; what it still said, and its exit code.
+    /// Closes stdin and waits for the agent's end; what it still said, and its exit code. A server behind it ends too.
     pub(crate) fn finish(&mut self) -> (Vec<Value>, i32) {
         let is_remote = matches!(self.stdin.take(), Some(AgentInput::Remote(_)));
         let mark = self.mark();
@@ -299,6 +299,11 @@ impl Acp {
             terminate(&self.child);
         }
         let code = self.child.wait().expect("it has ended").code().unwrap_or(-1);
+        if let Some(server) = &mut self.server {
+            // It is a process of the agent, so none is left only when it has ended.
+            server.interrupt();
+            server.wait();
+        }
         (self.heard[mark..].to_vec(), code)
     }
 

@@ -1,4 +1,4 @@
-//! An MCP server in this process, made of a list of tools and a closure.
+//! An MCP server made of a list of tools and a closure.
 
 use std::sync::Arc;
 
@@ -8,10 +8,14 @@ use rmcp::model::{
     ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
 };
 use rmcp::service::RequestContext;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
+use skein::task::TaskScope;
 use skein::tool::CallContext;
 
-type Handler = dyn Fn(String, CallContext) -> BoxFuture<'static, String> + Send + Sync;
+type Answer = Result<CallToolResponse, ErrorData>;
+type Handler = dyn Fn(CallToolRequestParams, RequestContext<RoleServer>) -> BoxFuture<'static, Answer> + Send + Sync;
 
 #[derive(Clone)]
 pub(crate) struct Fake {
@@ -31,7 +35,24 @@ impl Fake {
             tool.annotations = Some(ToolAnnotations::new().read_only(name.starts_with("read")));
             tool
         };
-        Self { tools: Arc::new(tools.iter().map(tool).collect()), handler: Arc::new(handler) }
+        Self::with_requests(tools.iter().map(tool).collect(), move |request, context| {
+            let call = context.extensions.get::<CallContext>().expect("every call has a context").clone();
+            let text = handler(request.name.into_owned(), call);
+            Box::pin(async move {
+                Ok(CallToolResponse::Complete(CallToolResult::success(vec![ContentBlock::text(text.await)])))
+            })
+        })
+    }
+
+    /// `handler` is given each call as it came.
+    pub(crate) fn with_requests(
+        tools: Vec<Tool>,
+        handler: impl Fn(CallToolRequestParams, RequestContext<RoleServer>) -> BoxFuture<'static, Answer>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        Self { tools: Arc::new(tools), handler: Arc::new(handler) }
     }
 }
 
@@ -53,8 +74,26 @@ impl ServerHandler for Fake {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let call = context.extensions.get::<CallContext>().expect("every call has a context").clone();
-        let text = (self.handler)(request.name.into_owned(), call).await;
-        Ok(CallToolResponse::Complete(CallToolResult::success(vec![ContentBlock::text(text)])))
+        (self.handler)(request, context).await
     }
+}
+
+/// Serves on loopback until the scope ends, and says where.
+pub(crate) async fn serve_over_http<S: ServerHandler>(
+    scope: &TaskScope,
+    server: impl Fn() -> S + Send + Sync + 'static,
+) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let service = StreamableHttpService::new(
+        move || Ok(server()),
+        Arc::new(LocalSessionManager::default()),
+        StreamableHttpServerConfig::default(),
+    );
+    let router = axum::Router::new().nest_service("/mcp", service);
+    let ended = scope.cancelled().clone();
+    scope.spawn(async move {
+        axum::serve(listener, router).with_graceful_shutdown(ended.cancelled_owned()).await.expect("served");
+    });
+    format!("http://{address}/mcp")
 }

@@ -54,7 +54,11 @@ impl Server {
 
     /// Asks the server to shut down.
     pub(crate) fn interrupt(&self) {
-        terminate(self.child.as_ref().expect("the server"));
+        self.signal(Signal::SIGTERM);
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        send(self.child.as_ref().expect("the server"), signal);
     }
 
     /// Waits for the end of the server; its exit code.
@@ -116,9 +120,13 @@ impl Drop for Server {
 }
 
 pub(crate) fn terminate(child: &Child) {
+    send(child, Signal::SIGTERM);
+}
+
+fn send(child: &Child, signal: Signal) {
     let pid = i32::try_from(child.id()).expect("a process id");
     // It may have ended already.
-    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap_or_default();
+    kill(Pid::from_raw(pid), signal).unwrap_or_default();
 }
 
 pub(crate) fn bearer(token: &str) -> String {

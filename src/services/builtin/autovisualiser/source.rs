@@ -36,7 +36,7 @@ pub(super) fn load(session: &SessionContext, request: &DrawRequest) -> Result<Da
             Ok(DataSource { data, file: None })
         }
         (None, Some(_)) if request.sheet.is_some() || request.range.is_some() => {
-            Err(ToolRefusal::new("`sheet` and `range` are for XLSX files; leave them out"))
+            Err(ToolRefusal::new("`sheet` and `range` are for XLSX and ODS files; leave them out"))
         }
         (None, Some(file)) => load_file(session, request.kind, file),
         (Some(_), Some(_)) => Err(ToolRefusal::new("give either `data` or `file`")),
@@ -51,7 +51,7 @@ pub(super) async fn load_workbook(
     request: &DrawRequest,
 ) -> Result<Option<DataSource>, ToolRefusal> {
     let (None, Some(name)) = (&request.data, &request.file) else { return Ok(None) };
-    let is_workbook = |ending: &str| matches!(ending.to_lowercase().as_str(), "xlsx" | "xlsm");
+    let is_workbook = |ending: &str| matches!(ending.to_lowercase().as_str(), "xlsx" | "xlsm" | "ods");
     if request.kind == ChartKind::Mermaid || !name.rsplit_once('.').is_some_and(|(_, ending)| is_workbook(ending)) {
         return Ok(None);
     }
@@ -112,7 +112,7 @@ fn load_file(session: &SessionContext, kind: ChartKind, name: &str) -> Result<Da
         }
         _ => {
             return Err(ToolRefusal::new(format!(
-                "`{shown}` is no CSV, JSON or XLSX file; save its data as CSV, or give the rows as `data`"
+                "`{shown}` is no CSV, JSON, XLSX or ODS file; save its data as CSV, or give the rows as `data`"
             )));
         }
     };

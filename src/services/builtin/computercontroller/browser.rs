@@ -7,6 +7,7 @@ mod call_frame;
 mod downloads;
 mod keys;
 mod page_events;
+mod picture;
 mod program;
 mod view;
 
@@ -14,7 +15,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine as _;
 use serde_json::{Value, json};
 use url::Url;
 
@@ -24,7 +24,7 @@ use call_frame::CallFrame;
 use downloads::keep_download;
 use page_events::PageEnd;
 pub(super) use program::BrowserSetup;
-use program::{BrowserLimits, ChromiumProcess, HEIGHT, OWN_HOSTS, WIDTH};
+use program::{BrowserLimits, ChromiumProcess, OWN_HOSTS};
 use view::{AxNode, ElementRefs, FrameTree, show_tree};
 
 use crate::cdp::CdpError;
@@ -45,11 +45,13 @@ const SETTLE: Duration = Duration::from_millis(300);
 const MAX_URL: usize = 8_000;
 /// Elements of a page up to which it is shown as a tree.
 const MAX_ELEMENTS: u64 = 25_000;
+/// The page before the first URL, and between two URLs.
+const EMPTY_PAGE: &str = "about:blank";
+/// Time for one step from a page to the empty one.
+const CLEAR_LIMIT: Duration = Duration::from_secs(5);
 /// Bytes of the plain text of a larger page.
 const MAX_TEXT: usize = 200_000;
 const MAX_FRAMES: usize = 20;
-/// The largest picture for a model.
-const MAX_PICTURE: usize = 3_750_000;
 
 /// The browser of one session. Calls take turns.
 #[derive(Debug, Default)]
@@ -130,8 +132,11 @@ impl BrowserState {
             Some(sandbox) => (sandbox.profile.network.clone(), sandbox.profile.enforce),
             None => (ask_for_all(), Enforcement::Preferred),
         };
-        if slot.as_ref().is_some_and(|browser| browser.end().is_some() || browser.access != access) {
-            *slot = None;
+        if let Some(browser) = slot.as_ref() {
+            let is_usable = browser.end().is_none() && browser.access == access && browser.clear_page().await;
+            if !is_usable {
+                *slot = None;
+            }
         }
         if slot.is_none() {
             let limits = BrowserLimits { network: access.clone(), enforce, gate: Arc::clone(&gate), servers };
@@ -267,6 +272,30 @@ impl SessionBrowser {
         self.process.events.facts().end
     }
 
+    /// Replaces the page by an empty one without running its scripts, so that it cannot navigate in place of the next
+    /// page. Returns false if the page resists.
+    async fn clear_page(&self) -> bool {
+        let ChromiumProcess { client, page, events, .. } = &self.process;
+        let scripts = "Emulation.setScriptExecutionDisabled";
+        if !["", EMPTY_PAGE].contains(&events.facts().url.as_str()) {
+            // The browser refuses this while it changes the page.
+            client.send(Some(page), "Page.stopLoading", json!({}));
+            for (method, params) in [(scripts, json!({"value": true})), ("Page.navigate", json!({"url": EMPTY_PAGE}))] {
+                if client.call_within(CLEAR_LIMIT, Some(page), method, params).await.is_err() {
+                    return false;
+                }
+            }
+            events.wait_until(CLEAR_LIMIT, |facts| facts.url == EMPTY_PAGE && !facts.is_loading).await;
+            // A navigation that the page began before can still replace the empty page.
+            tokio::time::sleep(SETTLE / 3).await;
+            if events.facts().url != EMPTY_PAGE {
+                return false;
+            }
+        }
+        // Also after a call that was cancelled in between.
+        client.call_within(CLEAR_LIMIT, Some(page), scripts, json!({"value": false})).await.is_ok()
+    }
+
     async fn navigate(&mut self, url: &Url) -> Result<(), PageError> {
         let ChromiumProcess { client, page, events, .. } = &self.process;
         let before = events.facts().downloads.len();
@@ -395,24 +424,6 @@ impl SessionBrowser {
         let mut answer = self.process.call("Accessibility.getFullAXTree", params).await?;
         serde_json::from_value(answer["nodes"].take())
             .map_err(|error| PageError::Refused(format!("the browser describes the page in an unknown way: {error}")))
-    }
-
-    /// Returns the visible part of the page as PNG in base64.
-    async fn picture(&self) -> Result<String, PageError> {
-        for scale in [1.0, 0.5] {
-            let clip = json!({"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT, "scale": scale});
-            let params = if scale < 1.0 { json!({"format": "png", "clip": clip}) } else { json!({"format": "png"}) };
-            let answer = self.process.call("Page.captureScreenshot", params).await?;
-            let data = answer["data"].as_str().unwrap_or_default();
-            // The page makes the picture, so its form is checked.
-            let is_png = base64::engine::general_purpose::STANDARD
-                .decode(data)
-                .is_ok_and(|bytes| bytes.starts_with(b"\x89PNG") && bytes.len() <= MAX_PICTURE);
-            if is_png {
-                return Ok(data.to_owned());
-            }
-        }
-        Err(PageError::Refused("the picture of the page is too large".to_owned()))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The tools of the browser: `browse`, `browse_act` and `browse_read`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
@@ -9,9 +10,10 @@ use rmcp::{RoleServer, tool, tool_router};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::browser::{BrowserAction, PageReport, PageWish};
-use super::{ComputerControllerService, MAX_LINES, TextPart};
+use super::{ComputerControllerService, MAX_LINES, PageCamera, TextPart};
 use crate::sandbox::proxy::InsideNetwork;
 use crate::services::builtin::answer::{self, ToolRefusal, ToolReply, label_untrusted};
 use crate::services::builtin::call_context;
@@ -19,6 +21,8 @@ use crate::services::builtin::developer::SessionServers;
 
 /// Actions of one call.
 const MAX_ACTIONS: usize = 20;
+/// The longest wait for a change of the page, in seconds.
+const MAX_WATCH: u64 = 60;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -54,6 +58,9 @@ struct BrowseRead {
     /// Add a picture of the page
     #[serde(default)]
     screenshot: bool,
+    /// Seconds to wait until the page looks different
+    #[schemars(range(min = 1, max = 60))]
+    watch: Option<u64>,
 }
 
 #[tool_router(router = browser_tools, vis = "pub(super)")]
@@ -101,9 +108,20 @@ impl ComputerControllerService {
         context: RequestContext<RoleServer>,
     ) -> ToolReply {
         let call = call_context(&context)?;
+        let mut done = Vec::new();
+        if let Some(seconds) = request.watch {
+            if !(1..=MAX_WATCH).contains(&seconds) {
+                return Err(ToolRefusal::new(format!("`watch` is between 1 and {MAX_WATCH} seconds")));
+            }
+            let camera = PageCamera::new(Arc::clone(&self.desktop.browsers));
+            let deadline = Instant::now() + Duration::from_secs(seconds);
+            let changed = camera.wait_for_change(call, deadline).await?.is_some();
+            let seconds = answer::count(seconds as usize, "second");
+            done.push(if changed { "the page changed".to_owned() } else { format!("no change in {seconds}") });
+        }
         let wish = PageWish { picture: request.screenshot };
         let report = self.desktop.browsers.of(&call.session).read(call, wish).await?;
-        show_page(&[], report, request.line.unwrap_or(1).max(1), request.search.as_deref())
+        show_page(&done, report, request.line.unwrap_or(1).max(1), request.search.as_deref())
     }
 }
 

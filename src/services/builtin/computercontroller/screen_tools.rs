@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -16,7 +17,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::ComputerControllerService;
-use crate::screen::{PointerButton, ScreenArea, ScreenError, ScreenPicture, ScreenWindow, X11Screen};
+use crate::screen::{
+    LabelledElement, PointerButton, ScreenArea, ScreenError, ScreenPicture, ScreenWindow, X11Screen, find_label,
+};
 use crate::services::builtin::answer::{self, ToolRefusal, ToolReply, count, label_untrusted};
 use crate::services::builtin::call_context;
 use crate::tool::{strip_to_line, truncate};
@@ -27,12 +30,16 @@ const MAX_SIDE: u32 = 1_600;
 const LIMIT: Duration = Duration::from_secs(30);
 const MAX_TYPED: usize = 5_000;
 const MAX_KEYS: usize = 50;
+/// Elements with the same label that a refusal lists.
+const MAX_ELEMENTS: usize = 10;
 
 /// Where the screen is.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ScreenSetup {
     display: Option<String>,
     is_wayland: bool,
+    /// The address of the session's D-Bus.
+    bus: Option<String>,
 }
 
 impl ScreenSetup {
@@ -44,7 +51,11 @@ impl ScreenSetup {
         };
         let is_wayland = variable("WAYLAND_DISPLAY").is_some()
             || variable("XDG_SESSION_TYPE").is_some_and(|kind| kind.eq_ignore_ascii_case("wayland"));
-        Self { display: variable("DISPLAY"), is_wayland }
+        let bus = variable("DBUS_SESSION_BUS_ADDRESS").or_else(|| {
+            let bus = Path::new(&variable("XDG_RUNTIME_DIR")?).join("bus");
+            (bus.is_absolute() && bus.exists()).then(|| format!("unix:path={}", bus.display()))
+        });
+        Self { display: variable("DISPLAY"), is_wayland, bus }
     }
 
     /// Returns the display. Fails on machines whose screen no program may control.
@@ -61,6 +72,38 @@ impl ScreenSetup {
                  `browse`, which needs none",
             )
         })
+    }
+
+    /// Returns the middle of the only element on the screen, or in the window, with this label. Fails if there is none, or
+    /// more than one.
+    async fn find_label(&self, label: &str, window: Option<u32>) -> Result<(i32, i32), ToolRefusal> {
+        self.display()?;
+        let shown = truncate(&strip_to_line(label), 100).to_owned();
+        if shown.trim().is_empty() {
+            return Err(ToolRefusal::new("`label` is empty; give the text of a button, or `x` and `y`"));
+        }
+        let bus = self.bus.as_ref().ok_or_else(|| {
+            ToolRefusal::new(
+                "there is no D-Bus session, so no program says where its labels are. Give `x` and `y` instead",
+            )
+        })?;
+        let mut found = find_label(bus, label).await.map_err(ToolRefusal::of)?;
+        if let Some(window) = window {
+            let area = self.run(move |screen| screen.window_area(window)).await?;
+            found.retain(|element| area.contains(element.area.center()));
+        }
+        match found.as_slice() {
+            [only] => Ok(only.area.center()),
+            [] => Err(ToolRefusal::new(format!(
+                "no program shows an element with the label `{shown}`. Not all programs describe their windows: look with \
+                 `see_screen`, and give `x` and `y`"
+            ))),
+            several => {
+                let lines: Vec<String> = several.iter().take(MAX_ELEMENTS).map(format_element).collect();
+                let label = format!("{} have this label; give `x` and `y`", count(several.len(), "element"));
+                Err(ToolRefusal::new(label_untrusted(&label, &lines.join("\n"))))
+            }
+        }
     }
 
     /// Runs work with a connection to the screen, away from the threads that serve other calls.
@@ -91,11 +134,14 @@ struct SeeScreen {
 struct ClickScreen {
     /// Pixels from the left edge of the screen, or of `window`
     #[schemars(range(min = 0, max = 32767))]
-    x: i32,
+    x: Option<i32>,
     /// Pixels from the top edge
     #[schemars(range(min = 0, max = 32767))]
-    y: i32,
-    /// Window to which x and y are relative
+    y: Option<i32>,
+    /// Instead of x and y: text of a button or link
+    #[schemars(length(min = 1, max = 200))]
+    label: Option<String>,
+    /// Window to which x and y are relative, or with the label
     #[schemars(regex(pattern = "^(0x[0-9a-fA-F]+|[0-9]+)$"))]
     window: Option<String>,
     /// default: left
@@ -169,7 +215,7 @@ impl ComputerControllerService {
     }
 
     #[tool(
-        description = "Click at a position of the user's screen",
+        description = "Click at a position or a label of the user's screen",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true)
     )]
     async fn click(
@@ -179,7 +225,7 @@ impl ComputerControllerService {
     ) -> ToolReply {
         check_local(&context)?;
         let window = request.window.as_deref().map(window_id).transpose()?;
-        let ClickScreen { x, y, button, count, .. } = request;
+        let ClickScreen { x, y, label, button, count, .. } = request;
         let count = count.unwrap_or(1);
         if !(1..=3).contains(&count) {
             return Err(ToolRefusal::new("`count` is 1, 2 or 3"));
@@ -189,7 +235,16 @@ impl ComputerControllerService {
             ScreenButton::Middle => PointerButton::Middle,
             ScreenButton::Right => PointerButton::Right,
         };
-        let (x, y) = self.desktop.screen.run(move |screen| screen.click(window, x, y, button, count)).await?;
+        let screen = &self.desktop.screen;
+        let (window, x, y) = match (x, y, label) {
+            (Some(x), Some(y), None) => (window, x, y),
+            (None, None, Some(label)) => {
+                let (x, y) = screen.find_label(&label, window).await?;
+                (None, x, y)
+            }
+            _ => return Err(ToolRefusal::new("give `x` and `y`, or a `label`")),
+        };
+        let (x, y) = screen.run(move |screen| screen.click(window, x, y, button, count)).await?;
         Ok(answer::text(format!("clicked at {x}, {y} of the screen; look with `see_screen`")))
     }
 
@@ -259,7 +314,6 @@ impl ComputerControllerService {
     }
 }
 
-/// Marks a tool that asks although it changes nothing.
 /// Fails in a remote session: the screen belongs to the user of the machine.
 fn check_local(context: &RequestContext<RoleServer>) -> Result<(), ToolRefusal> {
     if call_context(context)?.session.principal().is_local() {
@@ -268,6 +322,7 @@ fn check_local(context: &RequestContext<RoleServer>) -> Result<(), ToolRefusal> 
     Err(ToolRefusal::new("a remote session has no screen; for web pages, use `browse`"))
 }
 
+/// Marks a tool that asks although it changes nothing.
 fn always_asks() -> MetaObject {
     let mut meta = MetaObject::default();
     meta.insert("skein/always_asks".to_owned(), json!(true));
@@ -287,6 +342,12 @@ fn window_id(text: &str) -> Result<u32, ToolRefusal> {
 
 fn format_area(ScreenArea { x, y, width, height }: ScreenArea) -> String {
     format!("{width} x {height} pixels at {x}, {y} of the screen")
+}
+
+fn format_element(LabelledElement { label, role, area }: &LabelledElement) -> String {
+    let text = |text: &str| truncate(&strip_to_line(text), 100).to_owned();
+    let (x, y) = area.center();
+    format!("{} \"{}\" at {x}, {y}", text(role), text(label))
 }
 
 fn format_window(window: &ScreenWindow) -> String {
@@ -364,6 +425,23 @@ mod tests {
     async fn a_display_that_does_not_answer_is_named() {
         let refusal = setup(&[("DISPLAY", ":5123")]).run(|_| Ok(())).await.unwrap_err().0;
         assert!(refusal.starts_with("cannot connect to the screen `:5123`"), "{refusal}");
+    }
+
+    #[tokio::test]
+    async fn labels_need_a_screen_and_a_bus() {
+        for (variables, label, problem) in [
+            (&[][..], "OK", "there is no screen"),
+            (&[("DISPLAY", ":0")][..], "OK", "there is no D-Bus session"),
+            (&[("DISPLAY", ":0")][..], " \u{7} ", "`label` is empty"),
+            (
+                &[("DISPLAY", ":0"), ("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nonexistent/bus")][..],
+                "OK",
+                "programs do not describe their windows here",
+            ),
+        ] {
+            let refusal = setup(variables).find_label(label, None).await.unwrap_err().0;
+            assert!(refusal.starts_with(problem), "{refusal}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::code_index::{
     CallDirection, CallGraph, CallTree, CodeFile, CodeIndex, Definition, DefinitionId, FileRank, IndexedFile,
-    MAX_FILE_SIZE, SourceLanguage, SymbolCache, SymbolName, SymbolParser, rank,
+    MAX_FILE_SIZE, SourceLanguage, SymbolCache, SymbolName, rank,
 };
 use crate::tool::CallContext;
 
@@ -242,7 +242,7 @@ impl CodeView<'_> {
         &self,
         focus: &str,
         depth: usize,
-        read: &dyn Fn(&Path) -> io::Result<Vec<u8>>,
+        read: &(dyn Fn(&Path) -> io::Result<Vec<u8>> + Sync),
     ) -> Result<String, ToolRefusal> {
         let name = SymbolName::parse(focus);
         let graph = CallGraph::new(self.index);
@@ -312,20 +312,12 @@ impl CodeView<'_> {
     }
 
     /// Lists the lines with this identifier. Only files that contain the text are parsed again.
-    fn uses(&self, name: &str, read: &dyn Fn(&Path) -> io::Result<Vec<u8>>) -> String {
-        let mut parser = SymbolParser::default();
+    fn uses(&self, name: &str, read: &(dyn Fn(&Path) -> io::Result<Vec<u8>> + Sync)) -> String {
         let mut listing = String::new();
         let (mut lines, mut files) = (0, 0);
-        for file in &self.index.files {
-            let Ok(source) = read(&file.path) else { continue };
-            if !contains(&source, name.as_bytes()) {
-                continue;
-            }
-            let is_cancelled = || self.call.cancel.is_cancelled();
-            let found = parser.lines_with_name(file.language, &source, name, &is_cancelled).unwrap_or_default();
-            if found.is_empty() {
-                continue;
-            }
+        let is_cancelled = || self.call.cancel.is_cancelled();
+        for (index, found) in self.index.lines_with_name(name, read, &is_cancelled) {
+            let Some(file) = self.index.files.get(index) else { continue };
             files += 1;
             let shown: Vec<_> = found.iter().take(MAX_USES.saturating_sub(lines)).map(u32::to_string).collect();
             lines += found.len();
@@ -345,10 +337,6 @@ impl CodeView<'_> {
 fn line_of(file: &IndexedFile, definition: &Definition) -> String {
     let indent = "  ".repeat(file.symbols.depth(definition) + 1);
     format!("{indent}{}-{} {}\n", definition.first_line, definition.last_line, definition.signature)
-}
-
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    memchr::memmem::find(text, part).is_some()
 }
 
 #[cfg(test)]

@@ -33,10 +33,16 @@ const COMMAND: &str = "command/";
 pub(super) struct ShellOutput {
     /// Id from shell
     #[schemars(range(min = 1))]
-    id: u32,
+    pub(super) id: u32,
     /// Seconds to wait for output
     #[schemars(range(max = 60))]
     wait_seconds: Option<u64>,
+}
+
+impl ShellOutput {
+    pub(super) fn wait(&self) -> Duration {
+        Duration::from_secs(self.wait_seconds.unwrap_or(0).min(MAX_WAIT))
+    }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -44,7 +50,7 @@ pub(super) struct ShellOutput {
 pub(super) struct ShellStop {
     /// Id from shell
     #[schemars(range(min = 1))]
-    id: u32,
+    pub(super) id: u32,
 }
 
 /// The background commands of a session.
@@ -229,7 +235,7 @@ pub(super) async fn shell_output(
         FoundCommand::Current(command) => command,
         FoundCommand::Earlier(command) => return command.report(request.id),
     };
-    let deadline = Instant::now() + Duration::from_secs(request.wait_seconds.unwrap_or(0).min(MAX_WAIT));
+    let deadline = Instant::now() + request.wait();
     tokio::select! {
         biased;
         () = call.cancel.cancelled() => Err(ToolRefusal::new("the call was cancelled; the command keeps running")),

@@ -2,7 +2,8 @@
 //! changes count. Everything else, and every request the editor fails, uses the disk.
 //!
 //! Invariant: the disk decides whether a file exists and may be changed, and every path here comes from
-//! `paths::resolve`. The editor is asked only after that. Text that only the editor has is never overwritten.
+//! `paths::resolve`. The editor is asked only after that. Text that only the editor has is never overwritten. If the
+//! files of the session are at the client, only the editor is asked, and the disk is never used instead.
 
 use std::fs::Permissions;
 use std::path::{Path, PathBuf};
@@ -39,6 +40,8 @@ enum WriteTarget {
     Shown {
         on_disk: Vec<u8>,
     },
+    /// The file is at the client.
+    Client,
 }
 
 /// The result of a write.
@@ -60,7 +63,7 @@ impl FileContents {
     pub(super) fn location_text(&self) -> &'static str {
         match self.way {
             WriteTarget::Disk | WriteTarget::Editor => "on disk",
-            WriteTarget::Shown { .. } => "in the editor",
+            WriteTarget::Shown { .. } | WriteTarget::Client => "in the editor",
         }
     }
 }
@@ -80,6 +83,11 @@ impl WrittenFile {
 }
 
 pub(super) fn load(call: &CallContext, place: &Path, shown: &str) -> Result<FileContents, ToolRefusal> {
+    if call.session.client_folders().is_some() {
+        let loaded = client_buffers::load(call, place, shown)?;
+        return loaded
+            .ok_or_else(|| ToolRefusal::new(format!("could not read `{shown}`: the client has no such file")));
+    }
     let DiskFile { bytes, permissions } = disk::load(&call.session, place, shown)?;
     let on_disk = |bytes, note, way| Ok(FileContents { bytes, permissions: permissions.clone(), note, way });
     let Some(lender) = Lender::of(call, place).filter(|_| is_plain_text(place, &bytes)) else {
@@ -110,6 +118,9 @@ pub(super) fn load_if_there(
     place: &Path,
     shown: &str,
 ) -> Result<Option<FileContents>, ToolRefusal> {
+    if call.session.client_folders().is_some() {
+        return client_buffers::load(call, place, shown);
+    }
     if disk::is_there(place) { load(call, place, shown).map(Some) } else { Ok(None) }
 }
 
@@ -121,6 +132,9 @@ pub(super) fn replace(
     loaded: &FileContents,
     bytes: Vec<u8>,
 ) -> Result<WrittenFile, ToolRefusal> {
+    if matches!(loaded.way, WriteTarget::Client) {
+        return client_buffers::write(call, place, shown, &loaded.bytes, bytes);
+    }
     let on_disk = |bytes: &[u8]| {
         disk::replace(&call.session, place, bytes, &loaded.permissions)
             .map_err(|error| ToolRefusal::io("write", shown, &error))
@@ -144,7 +158,7 @@ pub(super) fn replace(
     match &loaded.way {
         // The editor may show text with other line ends; the file on disk keeps its own.
         WriteTarget::Shown { on_disk: saved } if *saved != loaded.bytes => on_disk(&text::match_format(saved, &bytes))?,
-        WriteTarget::Shown { .. } | WriteTarget::Editor | WriteTarget::Disk => on_disk(&bytes)?,
+        WriteTarget::Shown { .. } | WriteTarget::Editor | WriteTarget::Client | WriteTarget::Disk => on_disk(&bytes)?,
     }
     Ok(WrittenFile::new(bytes))
 }
@@ -156,6 +170,10 @@ pub(super) fn create(
     shown: &str,
     text: &str,
 ) -> Result<(Vec<PathBuf>, WrittenFile), ToolRefusal> {
+    if call.session.client_folders().is_some() {
+        let written = client_buffers::write(call, place, shown, b"", text.into())?;
+        return Ok((Vec::new(), written));
+    }
     let lender = Lender::of(call, place);
     let trusted = match &lender {
         None => false,
@@ -174,6 +192,60 @@ pub(super) fn create(
         disk::remove_folders(&call.session, &folders);
     }
     Ok((folders, written?))
+}
+
+/// Reads and writes files at the client. Nothing here falls back to the disk of this machine.
+mod client_buffers {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// Returns the text of a file. `None` if the client says that there is no such file.
+    pub(super) fn load(call: &CallContext, place: &Path, shown: &str) -> Result<Option<FileContents>, ToolRefusal> {
+        let lender = lender(call, place, shown)?;
+        match lender.read() {
+            Ok(text) if text.len() as u64 > MAX_TEXT => Err(disk::too_large(shown)),
+            Ok(text) => Ok(Some(FileContents {
+                bytes: text.into_bytes(),
+                // Only the client knows and keeps them.
+                permissions: Permissions::from_mode(0o644),
+                note: None,
+                way: WriteTarget::Client,
+            })),
+            Err(NoAnswer::Failed(EditorError::NotFound)) => Ok(None),
+            Err(reason) => {
+                let reason = reason.unless_cancelled()?;
+                Err(ToolRefusal::new(format!(
+                    "could not read `{shown}` at the client: {reason}. To create a file there, use `write_file` with \
+                     `overwrite: true`"
+                )))
+            }
+        }
+    }
+
+    /// Writes a file. `before` is its old text.
+    pub(super) fn write(
+        call: &CallContext,
+        place: &Path,
+        shown: &str,
+        before: &[u8],
+        bytes: Vec<u8>,
+    ) -> Result<WrittenFile, ToolRefusal> {
+        let lender = lender(call, place, shown)?;
+        match lender.write(&bytes) {
+            Ok(()) => Ok(lender.look_again(before, bytes)),
+            Err(NoAnswer::Cancelled) => Err(cancellation_refusal(shown)),
+            Err(reason) => Err(ToolRefusal::new(format!("`{shown}` was not written at the client: {reason}"))),
+        }
+    }
+
+    fn lender<'a>(call: &'a CallContext, place: &Path, shown: &str) -> Result<Lender<'a>, ToolRefusal> {
+        Lender::of(call, place).ok_or_else(|| {
+            ToolRefusal::new(format!(
+                "`{shown}` is at the client, and no client that lends files shows this session now; tell the user"
+            ))
+        })
+    }
 }
 
 /// The editor's access to one file.

@@ -42,7 +42,7 @@ pub(in super::super) struct Replacement {
 }
 
 pub(super) fn edit_file(call: &CallContext, files: &Files, request: &EditFile) -> ToolReply {
-    let place = paths::target(call, &request.path)?;
+    let place = paths::file_target(call, &request.path)?;
     let shown = paths::display_path(&call.session, &place);
     let mut known = files.lock();
     let loaded = buffers::load(call, &place, &shown)?;

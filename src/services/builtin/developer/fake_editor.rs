@@ -70,11 +70,14 @@ impl Terminals {
 
 impl FakeEditor {
     pub(super) fn lending_files() -> Self {
-        Self { abilities: EditorCapabilities { read: true, write: true, terminal: false }, ..Self::default() }
+        Self {
+            abilities: EditorCapabilities { read: true, write: true, ..EditorCapabilities::default() },
+            ..Self::default()
+        }
     }
 
     pub(super) fn lending_terminals() -> Self {
-        Self { abilities: EditorCapabilities { read: false, write: false, terminal: true }, ..Self::default() }
+        Self { abilities: EditorCapabilities { terminal: true, ..EditorCapabilities::default() }, ..Self::default() }
     }
 
     pub(super) fn type_into(&self, path: &Path, text: &str) {

@@ -8,13 +8,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::root_files::{self, ResolveError, RootedPath};
-use crate::tool::{CallContext, SessionContext};
+use crate::tool::{CallContext, ClientFolders, SessionContext};
 
 use crate::services::builtin::answer::ToolRefusal;
 
+/// Resolves the file that a tool reads or writes: at the client if it has the files of the session, else here. Fails if
+/// the result is not a file for which the call was approved.
+pub(super) fn file_target(call: &CallContext, name: &str) -> Result<PathBuf, ToolRefusal> {
+    match call.session.client_folders() {
+        Some(client) => check_target(call, name, resolve_at_client(client, name)?),
+        None => target(call, name),
+    }
+}
+
 /// Resolves `name` like [`resolve`]. Fails if the result is not a file for which the call was approved.
 pub(in crate::services::builtin) fn target(call: &CallContext, name: &str) -> Result<PathBuf, ToolRefusal> {
-    let place = resolve(&call.session, name)?;
+    check_target(call, name, resolve(&call.session, name)?)
+}
+
+fn check_target(call: &CallContext, name: &str, place: PathBuf) -> Result<PathBuf, ToolRefusal> {
     if call.targets().is_none_or(|targets| targets.contains(&place)) {
         return Ok(place);
     }
@@ -45,7 +57,7 @@ pub(in crate::services::builtin) fn resolve(session: &SessionContext, name: &str
             printable(&hidden.to_string_lossy()),
         )));
     }
-    if roots(session).iter().any(|root| place.starts_with(root)) {
+    if roots(session).iter().any(|root| place.starts_with(root)) && session.admits_path(&place) {
         return Ok(place);
     }
     Err(ToolRefusal::new(format!(
@@ -55,9 +67,23 @@ pub(in crate::services::builtin) fn resolve(session: &SessionContext, name: &str
     )))
 }
 
+/// Resolves `name` at the client. Fails if the path is not below one of the session's folders there.
+fn resolve_at_client(client: &ClientFolders, name: &str) -> Result<PathBuf, ToolRefusal> {
+    let place = client.resolve(name);
+    if client.contains(&place) {
+        return Ok(place);
+    }
+    let folders: Vec<_> = client.roots.iter().map(|root| format!("`{}`", root.display())).collect();
+    let folders = folders.join(", ");
+    Err(ToolRefusal::new(format!("`{}` is outside of the folders of this session: {folders}", printable(name))))
+}
+
 /// Formats a path for messages, relative to the working directory if it is below it.
 pub(in crate::services::builtin) fn display_path(session: &SessionContext, place: &Path) -> String {
-    let cwd = follow(&session.cwd).unwrap_or_else(|_| session.cwd.clone());
+    let cwd = match session.client_folders() {
+        Some(client) => client.cwd.clone(),
+        None => follow(&session.cwd).unwrap_or_else(|_| session.cwd.clone()),
+    };
     match place.strip_prefix(&cwd) {
         Ok(rest) if rest.as_os_str().is_empty() => ".".to_owned(),
         Ok(rest) => printable(&rest.to_string_lossy()),
@@ -68,6 +94,9 @@ pub(in crate::services::builtin) fn display_path(session: &SessionContext, place
 /// Returns the path as the session names it: below a root as it was given, which may contain a link. An editor
 /// knows its files by these names.
 pub(in crate::services::builtin) fn session_path(session: &SessionContext, place: &Path) -> PathBuf {
+    if session.client_folders().is_some() {
+        return place.to_owned();
+    }
     let below = |root: &PathBuf| {
         let rest = place.strip_prefix(follow(root).ok()?).ok()?;
         Some(if rest.as_os_str().is_empty() { root.clone() } else { root.join(rest) })

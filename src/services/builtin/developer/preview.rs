@@ -55,7 +55,7 @@ fn change(
     path: &str,
     edit: impl FnOnce(Option<&str>) -> Result<String, ToolRefusal>,
 ) -> Result<Option<FileChange>, ToolRefusal> {
-    let place = paths::target(call, path)?;
+    let place = paths::file_target(call, path)?;
     let shown = paths::display_path(&call.session, &place);
     let loaded = buffers::load_if_there(call, &place, &shown)?;
     let before = loaded.map(|loaded| text::readable(&loaded.bytes));

@@ -33,7 +33,7 @@ pub(super) struct ReadFile {
 
 pub(super) fn read_file(call: &CallContext, files: &Files, request: &ReadFile) -> ToolReply {
     let session = &call.session;
-    let place = paths::target(call, &request.path)?;
+    let place = paths::file_target(call, &request.path)?;
     let shown = paths::display_path(session, &place);
     let FileContents { bytes, note, .. } = buffers::load(call, &place, &shown)?;
     let is_notebook = place.extension().is_some_and(|extension| extension == "ipynb");

@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use tokio::net::TcpStream;
 
 use super::background::Commands;
+use super::client_shell::ClientCommands;
 use super::files::Files;
 use crate::process::ProcessScope;
 use crate::sandbox::proxy::InsideNetwork;
@@ -23,6 +24,8 @@ const OWNER: &str = "developer";
 pub(in super::super) struct DeveloperState {
     pub(super) files: Files,
     pub(super) commands: Commands,
+    /// Background commands at the client.
+    pub(super) client_commands: ClientCommands,
     /// The scope in which commands start. Processes that leave a command's group run until the session ends.
     pub(super) processes: ProcessScope,
     /// The sandboxes in which commands run. Processes that leave a command's group run until the session ends.

@@ -19,6 +19,7 @@ use crate::sandbox::{Enforcement, SandboxLauncher, SandboxStartError};
 use crate::services::sandboxes::SandboxedCommand;
 use crate::tool::{CallContext, CallSandbox};
 
+use super::client_shell::ClientShellRequest;
 use super::command::StartedCommand;
 use super::command_report::{CommandReport, MAX_TIMEOUT, SILENCED, code, status_text, timeout_text};
 use super::output::{Capture, Keeps, Log};
@@ -27,7 +28,7 @@ use super::pump::{Pump, Stream};
 use super::sandbox_remarks::{CommandChoice, SandboxRemarks};
 use super::session_state::DeveloperState;
 use super::terminal::TerminalRequest;
-use super::{DeveloperOptions, background, terminal};
+use super::{DeveloperOptions, background, client_shell, terminal};
 use crate::services::builtin::answer::{ToolRefusal, ToolReply};
 
 /// The time of a command without its own limit.
@@ -206,14 +207,14 @@ impl Shell {
 }
 
 /// Fails for commands that no shell should be started for.
-fn check(command: &str, cwd: &Path) -> Result<(), ToolRefusal> {
+fn check(command: &str) -> Result<(), ToolRefusal> {
     if command.trim().is_empty() {
         return Err(ToolRefusal::new("the command is empty"));
     }
     if command.contains('\0') {
         return Err(ToolRefusal::new("a command cannot contain a NUL character"));
     }
-    check_folder(cwd)
+    Ok(())
 }
 
 /// Fails if the working directory does not exist.
@@ -238,7 +239,7 @@ pub(super) async fn shell(
             "`timeout` is between 1 and {MAX_TIMEOUT} seconds; use `background: true` for longer work"
         )));
     }
-    check(&request.command, &call.session.cwd)?;
+    check(&request.command)?;
     match &request.unsandboxed {
         Some(reason) if reason.trim().is_empty() => {
             return Err(ToolRefusal::new("`unsandboxed` is the reason why the command cannot run in the sandbox"));
@@ -249,6 +250,12 @@ pub(super) async fn shell(
         Some(_) | None => {}
     }
     let limit = request.timeout.map(Duration::from_secs);
+    if call.session.client_folders().is_some() {
+        let (line, limit) = (request.command.as_str(), limit.unwrap_or(DEFAULT_TIMEOUT));
+        let request = ClientShellRequest { line, limit, background: request.background };
+        return client_shell::shell(call, state, request).await;
+    }
+    check_folder(&call.session.cwd)?;
     let refuse = |error: SandboxStartError| ToolRefusal::new(format!("the shell could not be started: {error}"));
     if request.background {
         background::check_room(&state.commands)?;

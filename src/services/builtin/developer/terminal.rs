@@ -23,7 +23,7 @@ use super::session_state::DeveloperState;
 use crate::services::builtin::answer::{ToolRefusal, size};
 
 /// Bytes of output that the editor is asked to keep, from the end.
-const OUTPUT_LIMIT: u64 = 1 << 20;
+pub(super) const OUTPUT_LIMIT: u64 = 1 << 20;
 /// Time to wait for a killed command, so that its last output is read.
 const LINGER: Duration = Duration::from_millis(300);
 /// Time for a command to enter its sandbox.
@@ -40,7 +40,7 @@ pub(super) struct TerminalRequest<'a> {
 
 /// How a command ended.
 #[derive(Debug)]
-enum TerminalEnd {
+pub(super) enum TerminalEnd {
     Exited(TerminalExit),
     TimedOut,
     Cancelled,
@@ -127,7 +127,14 @@ fn terminal_command(call: &CallContext, line: &str, entry: Option<&OfferedEntry>
             (program.to_str()?.to_owned(), args, Vec::new())
         }
     };
-    Some(TerminalCommand { program, args, env, cwd: call.session.cwd.clone(), output_limit: OUTPUT_LIMIT })
+    Some(TerminalCommand {
+        program,
+        args,
+        env,
+        cwd: call.session.cwd.clone(),
+        output_limit: OUTPUT_LIMIT,
+        sandbox: None,
+    })
 }
 
 /// Waits until the command has entered its sandbox. The inner error is the reason why it did not run.
@@ -159,14 +166,14 @@ fn give_up(call: &CallContext, silent: &AtomicBool, reason: &(dyn std::error::Er
     }
 }
 
-async fn release(editor: &dyn Editor, terminal: Box<dyn Terminal>) {
+pub(super) async fn release(editor: &dyn Editor, terminal: Box<dyn Terminal>) {
     // Dropping the terminal would release it too; this way the editor confirms before the call returns.
     if timeout(editor.patience(), terminal.release()).await.is_err() {
         tracing::warn!("the editor did not confirm that a terminal was released");
     }
 }
 
-async fn follow(
+pub(super) async fn follow(
     call: &CallContext,
     terminal: &dyn Terminal,
     limit: Duration,
@@ -216,20 +223,25 @@ async fn report(
         Ok(Err(reason)) => output.push(format!("[the output could not be read: {reason}]\n").as_bytes()),
         Err(_) => output.push(b"[the output could not be read: the editor gave no answer]\n"),
     }
-    let seconds = started.elapsed().as_secs_f32();
-    let (verdict, exit_code) = match end {
-        TerminalEnd::Exited(exit) => (format!("{} in {seconds:.1} s", exit_text(exit)), code(exit)),
-        TerminalEnd::TimedOut => (timeout_text(limit, "", "`background: true`"), None),
-        TerminalEnd::Cancelled => ("cancelled, and ended".to_owned(), None),
-        TerminalEnd::Lost(error) => (format!("how it ended is not known: {error}"), None),
-    };
+    let (verdict, exit_code) = verdict(end, limit, started);
     // A terminal has one stream for both.
     let streams = [output.render().text, String::new()];
     let timed_out = matches!(end, TerminalEnd::TimedOut);
     (CommandReport { verdict, exit_code, timed_out, streams, remarks: SandboxRemarks::default() }, output)
 }
 
-fn exit_text(exit: &TerminalExit) -> String {
+/// Describes the end of a command, and returns its exit code.
+pub(super) fn verdict(end: &TerminalEnd, limit: Duration, started: Instant) -> (String, Option<i32>) {
+    let seconds = started.elapsed().as_secs_f32();
+    match end {
+        TerminalEnd::Exited(exit) => (format!("{} in {seconds:.1} s", exit_text(exit)), code(exit)),
+        TerminalEnd::TimedOut => (timeout_text(limit, "", "`background: true`"), None),
+        TerminalEnd::Cancelled => ("cancelled, and ended".to_owned(), None),
+        TerminalEnd::Lost(error) => (format!("how it ended is not known: {error}"), None),
+    }
+}
+
+pub(super) fn exit_text(exit: &TerminalExit) -> String {
     match (exit.code, &exit.signal) {
         (_, Some(signal)) => format!("ended by signal {signal}"),
         (Some(code), None) => format!("exit {code}"),
@@ -238,7 +250,7 @@ fn exit_text(exit: &TerminalExit) -> String {
 }
 
 /// Returns the exit code, as shells count: 128 plus the signal's number. `None` if the signal has no number.
-fn code(exit: &TerminalExit) -> Option<i32> {
+pub(super) fn code(exit: &TerminalExit) -> Option<i32> {
     let signal = exit.signal.as_ref().and_then(|signal| signal.parse::<i32>().ok());
     exit.code.and_then(|code| i32::try_from(code).ok()).or(signal.map(|signal| 128 + signal))
 }

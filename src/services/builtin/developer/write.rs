@@ -31,13 +31,19 @@ pub(super) fn write_file(call: &CallContext, files: &Files, request: &WriteFile)
     if request.content.len() as u64 > MAX_TEXT {
         return Err(ToolRefusal::new("the content is too long to be written at once; write it with `shell` in parts"));
     }
-    let place = paths::target(call, &request.path)?;
+    let place = paths::file_target(call, &request.path)?;
     let shown = paths::display_path(&call.session, &place);
-    if request.path.ends_with('/') || place.is_dir() {
+    let is_at_client = call.session.client_folders().is_some();
+    if request.path.ends_with('/') || (!is_at_client && place.is_dir()) {
         return Err(ToolRefusal::new(format!("`{shown}` is a folder; name the file in it")));
     }
     let mut known = files.lock();
-    let Some(loaded) = buffers::load_if_there(call, &place, &shown)? else {
+    let loaded = match buffers::load_if_there(call, &place, &shown) {
+        // Many clients give one error for a missing file and for an unreadable one.
+        Err(_) if is_at_client && request.overwrite => None,
+        loaded => loaded?,
+    };
+    let Some(loaded) = loaded else {
         return create(call, &mut known, place, &shown, &request.content);
     };
     let had_seen = may_overwrite(&known, &place, &shown, &loaded, request.overwrite)?;

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::SessionBrowser;
 use super::keys::KeyPress;
 use super::view::NamedElement;
+use super::{EMPTY_PAGE, SessionBrowser};
 use crate::cdp::CdpError;
 use crate::services::builtin::answer::truncate;
 use crate::services::builtin::computercontroller::files::load;
@@ -308,10 +308,16 @@ impl SessionBrowser {
 
     async fn go(&self, step: i64) -> Result<String, ActionError> {
         let history = self.process.call("Page.getNavigationHistory", json!({})).await?;
-        let index = history["currentIndex"].as_i64().unwrap_or_default() + step;
-        let entry = usize::try_from(index).ok().and_then(|index| history["entries"].get(index));
-        // The first entry is the empty page before the first URL.
-        match entry.filter(|entry| entry["url"] != "about:blank") {
+        let mut index = history["currentIndex"].as_i64().unwrap_or_default();
+        // The empty pages before and between URLs are no pages of the history.
+        let entry = loop {
+            index += step;
+            let entry = usize::try_from(index).ok().and_then(|index| history["entries"].get(index));
+            if entry.is_none_or(|entry| entry["url"] != EMPTY_PAGE) {
+                break entry;
+            }
+        };
+        match entry {
             Some(entry) => {
                 self.process.call("Page.navigateToHistoryEntry", json!({"entryId": entry["id"]})).await?;
                 Ok(if step < 0 { "went back" } else { "went forward" }.to_owned())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use super::PageError;
-use super::page_events::{PageEnd, PageEvents};
+use super::page_events::{PageEvents, PageFacts};
 use super::program::ChromiumProcess;
 use crate::network::RemoteHost;
 use crate::sandbox::RunningSandbox;
@@ -15,6 +15,9 @@ use crate::tool::CallContext;
 
 /// Time for one call, without questions to the user.
 const CALL_LIMIT: Duration = Duration::from_secs(75);
+
+/// Documents in one call, after which the page counts as hostile. Twenty actions can each lead through a redirect.
+const MAX_DOCUMENTS: u64 = 50;
 
 /// Decides for a page while no call runs: rules count, and nothing is asked.
 struct IdleGate(Arc<dyn HostGate>);
@@ -58,11 +61,18 @@ impl CallFrame {
         call: &CallContext,
         work: impl Future<Output = Result<T, PageError>>,
     ) -> Result<T, PageError> {
+        let before = self.events.facts().documents;
+        let leads_on = |facts: &PageFacts| facts.documents.saturating_sub(before) > MAX_DOCUMENTS;
         let result = tokio::select! {
             biased;
             () = call.cancel.cancelled() => return Err(PageError::Refused("the call was cancelled".to_owned())),
-            // A page with endless dialogs answers nothing else.
-            _ = self.events.wait_until(Duration::MAX, |facts| facts.end == Some(PageEnd::Dialogs)) => None,
+            // A page with endless dialogs answers nothing else, and one that always leaves is never loaded.
+            is_restless = self.events.wait_until(Duration::MAX, leads_on) => {
+                if is_restless {
+                    return Err(PageError::Ended(format!("the page led to more than {MAX_DOCUMENTS} others by itself")));
+                }
+                None
+            }
             result = self.sandbox.gate().limit(CALL_LIMIT, work) => result,
         };
         match (result, self.events.facts().end) {

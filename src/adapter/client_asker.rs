@@ -1,5 +1,5 @@
-//! Sends the questions of a turn to the client's user as elicitations. A permission request becomes a form with one
-//! choice; elicitations of services are forwarded unchanged.
+//! Sends the questions of a turn or a call to the user of an MCP client as elicitations. A permission request becomes a
+//! form with one choice; elicitations of services are forwarded unchanged.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::future::BoxFuture;
 use rmcp::model::{
     ClientCapabilities, ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction,
-    ServerRequest,
+    InputResponses, ProtocolVersion, ServerRequest,
 };
+use rmcp::service::RequestContext;
 use rmcp::{Peer, RoleServer};
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -33,28 +34,28 @@ const ARGUMENTS: usize = 40 * 1024;
 
 /// The kinds of elicitations that the client supports.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct ElicitationSupport {
+pub(crate) struct ElicitationSupport {
     forms: bool,
     pages: bool,
 }
 
 impl ElicitationSupport {
-    pub(super) fn of(client: ClientCapabilities) -> Self {
+    pub(crate) fn of(client: ClientCapabilities) -> Self {
         let Some(can) = client.elicitation else { return Self::default() };
         // A client that names neither predates pages and supports forms.
         Self { forms: can.form.is_some() || can.url.is_none(), pages: can.url.is_some() }
     }
 }
 
-/// A question that the client has not answered. `answer` goes to the turn that waits in `McpAsker`.
-pub(super) struct PendingQuestion {
-    pub(super) params: ElicitRequestParams,
+/// A question that the client has not answered. `answer` goes to the turn or the call that waits in `McpAsker`.
+pub(crate) struct PendingQuestion {
+    pub(crate) params: ElicitRequestParams,
     answer: oneshot::Sender<Option<ElicitResult>>,
 }
 
 impl PendingQuestion {
     /// Sends the question as a separate request to the client, and its response to the turn.
-    pub(super) async fn put(self, client: &Peer<RoleServer>) {
+    pub(crate) async fn put(self, client: &Peer<RoleServer>) {
         let request = ServerRequest::ElicitRequest(ElicitRequest::new(self.params));
         let said = match client.send_request(request).await {
             Ok(ClientResult::ElicitResult(said)) => Some(said),
@@ -68,14 +69,24 @@ impl PendingQuestion {
         drop(self.answer.send(said));
     }
 
-    pub(super) fn answer(self, said: Option<ElicitResult>) {
+    pub(crate) fn answer(self, said: Option<ElicitResult>) {
         drop(self.answer.send(said));
     }
 }
 
+/// Returns the answer to the question with this key. `None` if there is none.
+pub(crate) fn response(responses: &InputResponses, key: &str) -> Option<ElicitResult> {
+    responses.get(key).and_then(|said| serde_json::from_value(said.clone()).ok())
+}
+
+/// Returns true if the client takes questions as the result of its request, not as requests from the server.
+pub(crate) fn in_rounds(context: &RequestContext<RoleServer>) -> bool {
+    context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
+}
+
 /// Creates the question whether a session may work in a folder, and the receiver of the answer. `None` if the client
 /// does not support forms.
-pub(super) fn about_folder(
+pub(crate) fn about_folder(
     folder: &Path,
     reach: ElicitationSupport,
 ) -> Option<(PendingQuestion, oneshot::Receiver<Option<ElicitResult>>)> {
@@ -90,7 +101,7 @@ pub(super) fn about_folder(
 }
 
 /// Returns true if the user accepted the form and chose to allow.
-pub(super) fn allows(said: Option<ElicitResult>) -> bool {
+pub(crate) fn allows(said: Option<ElicitResult>) -> bool {
     matches!(said, Some(ElicitResult { action: ElicitationAction::Accept, content: Some(content), .. })
         if content[FIELD].as_str() == Some(ALLOW))
 }
@@ -105,25 +116,26 @@ fn choice(options: &[&str]) -> Value {
 }
 
 /// An asker that sends questions through the request that the current turn answers.
-pub(super) struct McpAsker {
+pub(crate) struct McpAsker {
     to: Mutex<Option<(mpsc::UnboundedSender<PendingQuestion>, ElicitationSupport)>>,
     /// A question of this turn had no answer, because the client cannot ask its user or failed.
     unavailable: AtomicBool,
-    rules: Arc<dyn RuleStore>,
+    /// Keeps rules for the project. `None` if the client may not add any.
+    rules: Option<Arc<dyn RuleStore>>,
 }
 
 impl McpAsker {
-    pub(super) fn new(rules: Arc<dyn RuleStore>) -> Self {
+    pub(crate) fn new(rules: Option<Arc<dyn RuleStore>>) -> Self {
         Self { to: Mutex::default(), unavailable: AtomicBool::new(false), rules }
     }
 
     /// Sets the channel to the client and its abilities, from the start of a turn to the start of the next one.
-    pub(super) fn set_client(&self, sender: mpsc::UnboundedSender<PendingQuestion>, reach: ElicitationSupport) {
+    pub(crate) fn set_client(&self, sender: mpsc::UnboundedSender<PendingQuestion>, reach: ElicitationSupport) {
         *self.to.lock().unwrap_or_else(PoisonError::into_inner) = Some((sender, reach));
         self.unavailable.store(false, Ordering::Relaxed);
     }
 
-    pub(super) fn was_unavailable(&self) -> bool {
+    pub(crate) fn was_unavailable(&self) -> bool {
         self.unavailable.load(Ordering::Relaxed)
     }
 
@@ -182,7 +194,7 @@ impl Asker for McpAsker {
             let mut options = vec![ALLOW, ALLOW_ALWAYS, REFUSE, REFUSE_ALWAYS];
             if question.protected.is_some() {
                 options.retain(|option| *option != ALLOW_ALWAYS);
-            } else if question.rule.is_some() {
+            } else if question.rule.is_some() && self.rules.is_some() {
                 options.insert(2, ALLOW_IN_PROJECT);
             }
             match self.ask_choice(&question_text(&question), &options).await {
@@ -193,7 +205,8 @@ impl Asker for McpAsker {
                     ALLOW_ALWAYS => PermissionResponse::AllowAlways,
                     ALLOW_IN_PROJECT => {
                         // The user has allowed the call, so it runs even if the rule cannot be saved.
-                        if let Some(Err(problem)) = question.rule.map(|rule| self.rules.keep(&rule)) {
+                        let kept = self.rules.as_ref().zip(question.rule).map(|(rules, rule)| rules.keep(&rule));
+                        if let Some(Err(problem)) = kept {
                             tracing::warn!(%problem, "a rule was not kept");
                         }
                         PermissionResponse::AllowAlways
@@ -288,17 +301,7 @@ fn question_text(question: &PermissionRequest) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::RuleStoreError;
-    use crate::manifest::PermissionRule;
     use crate::tool::ask::PermissionOption;
-
-    struct NoRules;
-
-    impl RuleStore for NoRules {
-        fn keep(&self, _: &PermissionRule) -> Result<(), RuleStoreError> {
-            Err(RuleStoreError::new("there is no place for it"))
-        }
-    }
 
     /// What comes of a question if the client says this, and what the client was asked.
     async fn said<T>(
@@ -306,7 +309,7 @@ mod tests {
         said: ElicitResult,
         ask: impl AsyncFnOnce(&McpAsker) -> T,
     ) -> (T, Option<Value>) {
-        let asker = McpAsker::new(Arc::new(NoRules));
+        let asker = McpAsker::new(None);
         let (sender, mut receiver) = mpsc::unbounded_channel();
         asker.set_client(sender, reach);
         let answering = async {

@@ -1,0 +1,343 @@
+//! Runs the commands of a server on this machine, in a sandbox with the profile that the server sends.
+//!
+//! Invariant: the server can only narrow what its commands do here. No command runs without a sandbox, outside of the
+//! folders that the editor gave its session, or after the connection that asked for it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+use super::super::sandbox::ListOnly;
+use crate::acp::{SANDBOX, TerminalCall};
+use crate::process::{CapturedCommand, CommandExit, Launch, Stdin};
+use crate::sandbox::{
+    CacheAccess, CurrentGate, ProtectedPath, ProtectedSnapshot, RunningSandbox, SandboxFolders, SandboxLauncher,
+    SandboxProfile, SandboxRequest, SandboxStartError, quarantine,
+};
+use crate::task::TaskScope;
+use crate::tool::editor::TerminalSandboxRequest;
+
+/// Maximum bytes of output that a terminal keeps.
+const MAX_OUTPUT: u64 = 4 << 20;
+
+/// An answer for the server, with the number of the connection that it belongs to.
+pub(super) type TerminalAnswer = (u64, String);
+
+/// The commands that the server runs here. Clones share them.
+#[derive(Clone)]
+pub(super) struct LocalTerminals(Arc<TerminalHost>);
+
+struct TerminalHost {
+    /// `None`: no command runs.
+    launcher: Option<SandboxLauncher>,
+    environment: BTreeMap<OsString, OsString>,
+    tasks: TaskScope,
+    answers: mpsc::UnboundedSender<TerminalAnswer>,
+    table: Mutex<TerminalTable>,
+}
+
+#[derive(Default)]
+struct TerminalTable {
+    /// Counts connections.
+    connection: u64,
+    last: u64,
+    open: HashMap<String, Arc<SandboxTerminal>>,
+}
+
+/// A command that runs or has ended.
+struct SandboxTerminal {
+    command: CapturedCommand,
+    /// Remarks about protected paths that the command created. `None` until it has ended and was checked.
+    remarks: watch::Receiver<Option<Vec<String>>>,
+}
+
+/// Why a request of the server fails.
+#[derive(Debug, thiserror::Error)]
+enum TerminalCallError {
+    #[error("`{0}` is not a request that Skein knows")]
+    Method(String),
+    #[error("the request cannot be read: {0}")]
+    Request(#[from] serde_json::Error),
+    #[error("there is no terminal `{0}`")]
+    Unknown(String),
+    #[error("commands run here only in a sandbox, and the server names none")]
+    NoSandbox,
+    #[error("the editor has no session with this id")]
+    NoSession,
+    #[error("`{}` is not a folder of the session", .0.display())]
+    Folder(PathBuf),
+    #[error("the command did not start: {0}")]
+    Start(#[from] SandboxStartError),
+    #[error("the connection was lost while the command started")]
+    Lost,
+    #[error("how the command ended is not known")]
+    NoExit,
+}
+
+/// The parameters of `terminal/create`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CreateParams {
+    command: String,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: Vec<EnvironmentEntry>,
+    cwd: Option<PathBuf>,
+    output_byte_limit: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct EnvironmentEntry {
+    name: String,
+    value: String,
+}
+
+impl LocalTerminals {
+    /// Returns the terminals, and the channel on which their answers arrive.
+    pub(super) fn new(
+        launcher: Option<SandboxLauncher>,
+        environment: BTreeMap<OsString, OsString>,
+    ) -> (Self, mpsc::UnboundedReceiver<TerminalAnswer>) {
+        let (answers, received) = mpsc::unbounded_channel();
+        let (tasks, table) = (TaskScope::new(), Mutex::default());
+        (Self(Arc::new(TerminalHost { launcher, environment, tasks, answers, table })), received)
+    }
+
+    /// Begins to answer a request of the server.
+    pub(super) fn receive(&self, call: TerminalCall) {
+        let host = Arc::clone(&self.0);
+        let (connection, ending) = (host.lock().connection, host.tasks.cancelled().clone());
+        self.0.tasks.spawn(async move {
+            let answered = tokio::select! {
+                answered = host.answer(&call, connection) => answered,
+                () = ending.cancelled() => return,
+            };
+            let message = match answered {
+                Ok(result) => call.answer(&result),
+                Err(error) => call.refuse(&error.to_string()),
+            };
+            // Without a receiver the program ends.
+            drop(host.answers.send((connection, message)));
+        });
+    }
+
+    /// Returns true if the answer belongs to the connection of now.
+    pub(super) fn is_current(&self, connection: u64) -> bool {
+        self.0.lock().connection == connection
+    }
+
+    /// Ends all commands, because the connection that asked for them is lost.
+    pub(super) fn disconnect(&self) {
+        let mut table = self.0.lock();
+        table.connection += 1;
+        table.open.drain().for_each(|(_, terminal)| terminal.command.kill());
+    }
+
+    /// Ends all commands and waits for their ends.
+    pub(super) async fn stop(&self) {
+        self.disconnect();
+        self.0.tasks.stop().await;
+    }
+}
+
+impl TerminalHost {
+    fn lock(&self) -> MutexGuard<'_, TerminalTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, params: &Value) -> Result<Arc<SandboxTerminal>, TerminalCallError> {
+        let id = params["terminalId"].as_str().unwrap_or_default();
+        self.lock().open.get(id).cloned().ok_or_else(|| TerminalCallError::Unknown(id.to_owned()))
+    }
+
+    async fn answer(&self, call: &TerminalCall, connection: u64) -> Result<Value, TerminalCallError> {
+        match call.method.as_str() {
+            "terminal/create" => self.create(call, connection).await,
+            "terminal/output" => Ok(self.find(&call.params)?.output()),
+            "terminal/wait_for_exit" => self.find(&call.params)?.wait().await,
+            "terminal/kill" => {
+                self.find(&call.params)?.command.kill();
+                Ok(json!({}))
+            }
+            "terminal/release" => {
+                let terminal = self.find(&call.params)?;
+                self.lock().open.retain(|_, known| !Arc::ptr_eq(known, &terminal));
+                terminal.command.kill();
+                Ok(json!({}))
+            }
+            other => Err(TerminalCallError::Method(other.to_owned())),
+        }
+    }
+
+    async fn create(&self, call: &TerminalCall, connection: u64) -> Result<Value, TerminalCallError> {
+        let request = call.params["_meta"].get(SANDBOX).cloned().ok_or(TerminalCallError::NoSandbox)?;
+        let TerminalSandboxRequest { profile, read_only } = serde_json::from_value(request)?;
+        let params: CreateParams = serde_json::from_value(call.params.clone())?;
+        let roots: Vec<PathBuf> = call.folders.iter().filter_map(|folder| folder.canonicalize().ok()).collect();
+        let first = roots.first().ok_or(TerminalCallError::NoSession)?;
+        let cwd = check_folder(params.cwd.as_deref().unwrap_or(first), &roots)?;
+        let line = params.args.last().unwrap_or(&params.command).clone();
+        let mut env = self.environment.clone();
+        env.extend(params.env.into_iter().map(|entry| (entry.name.into(), entry.value.into())));
+        let launch = Launch {
+            program: params.command.into(),
+            args: params.args.into_iter().map(Into::into).collect(),
+            env,
+            cwd: Some(cwd),
+            stdin: Stdin::Closed,
+            launcher: None,
+        };
+        let launcher = self.launcher.as_ref().ok_or(SandboxStartError::NoLauncher)?;
+        let readable = if read_only { roots.clone() } else { Vec::new() };
+        let request = SandboxRequest {
+            profile: Arc::new(local_profile(&profile)),
+            folders: SandboxFolders { roots: roots.clone(), readable, ..SandboxFolders::default() },
+            // The server has asked the user about the command. No question about a host is possible here.
+            gate: Arc::new(CurrentGate::new(Arc::new(ListOnly))),
+            servers: None,
+        };
+        let before = snapshot(roots.clone()).await;
+        let (group, pipes) = RunningSandbox::start(launcher, request).await?.spawn_alone(launch, &line).await?;
+        let limit = params.output_byte_limit.unwrap_or(MAX_OUTPUT).min(MAX_OUTPUT);
+        let (command, follow) = CapturedCommand::new(group, pipes, limit, self.tasks.cancelled().clone());
+        let (checked, remarks) = watch::channel(None);
+        let quarantine_folder = launcher.quarantine.clone();
+        self.tasks.spawn(async move {
+            follow.await;
+            let found = withdraw_created(before, roots, quarantine_folder).await;
+            drop(checked.send(Some(found)));
+        });
+        let mut table = self.lock();
+        if table.connection != connection {
+            // Dropping the command ends it.
+            return Err(TerminalCallError::Lost);
+        }
+        table.last += 1;
+        let id = format!("skein-{}", table.last);
+        table.open.insert(id.clone(), Arc::new(SandboxTerminal { command, remarks }));
+        Ok(json!({"terminalId": id}))
+    }
+}
+
+impl SandboxTerminal {
+    fn output(&self) -> Value {
+        let (mut text, truncated) = self.command.output();
+        let remarks = self.remarks.borrow().clone();
+        for remark in remarks.iter().flatten() {
+            text.push_str(&format!("\n[{remark}]"));
+        }
+        // A command counts as running until its folders are checked.
+        let exit = self.command.exit().filter(|_| remarks.is_some());
+        json!({"output": text, "truncated": truncated, "exitStatus": exit.map(exit_status)})
+    }
+
+    async fn wait(&self) -> Result<Value, TerminalCallError> {
+        let mut remarks = self.remarks.clone();
+        // Fails only if the program ends.
+        drop(remarks.wait_for(Option::is_some).await.map_err(|_| TerminalCallError::NoExit)?);
+        self.command.exit().map(exit_status).ok_or(TerminalCallError::NoExit)
+    }
+}
+
+fn exit_status(CommandExit { code, signal }: CommandExit) -> Value {
+    json!({"exitCode": code, "signal": signal.map(|signal| signal.to_string())})
+}
+
+/// Returns the folder with its links resolved. Fails if it is not below one of the session's folders.
+fn check_folder(folder: &Path, roots: &[PathBuf]) -> Result<PathBuf, TerminalCallError> {
+    let resolved = folder.canonicalize().ok().filter(|folder| roots.iter().any(|root| folder.starts_with(root)));
+    resolved.ok_or_else(|| TerminalCallError::Folder(folder.to_owned()))
+}
+
+/// Returns what a profile of the server allows here. The server chooses neither paths outside the session's folders nor
+/// addresses, sockets, devices or credentials of this user. The sandbox is always required.
+fn local_profile(profile: &SandboxProfile) -> SandboxProfile {
+    let caches = if profile.caches == CacheAccess::Off { CacheAccess::Off } else { CacheAccess::Private };
+    let mut local = SandboxProfile { caches, devices: Vec::new(), ..profile.for_remote() };
+    // An address may be a service of this machine or of its network.
+    local.network.allow.retain(|entry| entry.parse::<SocketAddr>().is_err() && entry.parse::<IpAddr>().is_err());
+    local
+}
+
+async fn snapshot(roots: Vec<PathBuf>) -> Option<ProtectedSnapshot> {
+    tokio::task::spawn_blocking(move || ProtectedSnapshot::take(&roots)).await.ok()
+}
+
+/// Moves protected paths that a command created to quarantine, because no question is possible here. Returns a sentence
+/// for each.
+async fn withdraw_created(before: Option<ProtectedSnapshot>, roots: Vec<PathBuf>, folder: PathBuf) -> Vec<String> {
+    let Some((before, later)) = before.zip(snapshot(roots).await) else { return Vec::new() };
+    let moved = tokio::task::spawn_blocking(move || {
+        let withdraw = |(path, protected): (PathBuf, ProtectedPath)| {
+            let ProtectedPath { shown, reason, .. } = protected;
+            match quarantine(&path, &folder) {
+                Ok(place) => {
+                    tracing::warn!(path = %path.display(), to = %place.display(), "a command created a protected path");
+                    format!(
+                        "the command created `{shown}`, a protected path: {reason}. Skein moved it out of the project"
+                    )
+                }
+                Err(error) => format!("the command created `{shown}`, a protected path, and it stays there: {error}"),
+            }
+        };
+        before.find_created(&later).into_iter().map(withdraw).collect::<Vec<_>>()
+    });
+    moved.await.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::{Enforcement, FileAccess, GitAccess, PortAccess, ProfileOwner, ReadPath, WritePath};
+
+    #[test]
+    fn a_server_cannot_widen_the_sandbox_of_its_commands() {
+        let path = |path: &str| WritePath::Path(path.to_owned());
+        let mut wide = SandboxProfile {
+            files: FileAccess::Full,
+            write: vec![path("/etc"), path("~/notes"), path("dist/")],
+            read: vec![ReadPath { path: "~/.ssh".to_owned(), ask: Vec::new() }],
+            caches: CacheAccess::Shared,
+            sockets: vec!["/run/docker.sock".to_owned()],
+            enforce: Enforcement::Off,
+            ..SandboxProfile::narrowest(ProfileOwner::Mode)
+        };
+        wide.network.allow = ["127.0.0.1:5432", "192.168.0.1", "example.com"].map(str::to_owned).to_vec();
+        let mut narrow = SandboxProfile {
+            files: FileAccess::Workspace,
+            write: vec![path("dist/")],
+            read: Vec::new(),
+            caches: CacheAccess::Private,
+            git: GitAccess::Off,
+            ports: PortAccess::Off,
+            sockets: Vec::new(),
+            enforce: Enforcement::Required,
+            ..wide.clone()
+        };
+        narrow.network.allow = vec!["example.com".to_owned()];
+        assert_eq!(local_profile(&wide), narrow);
+        assert_eq!(local_profile(&narrow), narrow, "what is narrow stays as it is");
+    }
+
+    #[test]
+    fn a_command_starts_below_the_folders_of_its_session() {
+        let base = tempfile::tempdir().expect("a folder");
+        let base = base.path().canonicalize().expect("a folder");
+        std::fs::create_dir_all(base.join("shop/src")).expect("created");
+        std::fs::create_dir(base.join("other")).expect("created");
+        std::os::unix::fs::symlink(base.join("other"), base.join("shop/link")).expect("linked");
+        let roots = [base.join("shop")];
+        for (folder, is_inside) in
+            [("shop", true), ("shop/src", true), ("shop/link", false), ("other", false), ("shop/missing", false)]
+        {
+            assert_eq!(check_folder(&base.join(folder), &roots).is_ok(), is_inside, "{folder}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Loads what applies in a folder, and loads it again when a file has changed. An invalid change is reported, and what
+//! was valid before still applies.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use super::folders::Folders;
+use super::keys::Keys;
+use super::models::KnownModels;
+use super::output::CommandError;
+use super::rule_store::UserConfig;
+use super::runtime::CommandRuntime;
+use super::session_flags::AgentFlags;
+use super::{Global, standalone, workspace};
+use crate::agents::ExternalAgents;
+use crate::broker::Broker;
+use crate::graph::Plan;
+use crate::ids::ModeId;
+use crate::llm::RequestQueues;
+use crate::manifest::{ServiceEntry, Settings};
+use crate::permissions::SourcedRule;
+use crate::principal::Principal;
+use crate::project::{Project, ProjectError, ProjectLoader};
+use crate::session::ModelSource;
+use crate::trust::ProjectFiles;
+
+/// Loads the manifests that apply in a folder, and reloads them when a file has changed.
+pub(super) struct WorkspaceLoader {
+    global: Global,
+    folders: Folders,
+    broker: Broker,
+    outside: Arc<dyn ExternalAgents>,
+    /// Agent, mode and model from the command line, for all sessions of this process.
+    pub(super) flags: AgentFlags,
+    pub(super) rules: Vec<SourcedRule>,
+    /// Models that stay the same for the whole process, because their answers are recorded.
+    pub(super) models: Option<Arc<dyn ModelSource>>,
+    known: Mutex<HashMap<ProjectKey, KnownProject>>,
+    /// Shared by all projects, so that Skein waits only once for a keyring that does not answer.
+    keys: Keys,
+    /// Shared by all projects, because they share the providers' keys.
+    queues: Arc<RequestQueues>,
+}
+
+/// Identifies a project whose plans replace each other.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct ProjectKey {
+    principal: Principal,
+    /// `None` for all folders outside of projects.
+    root: Option<PathBuf>,
+}
+
+/// The last valid state of a project.
+struct KnownProject {
+    /// A folder in it.
+    folder: PathBuf,
+    /// The files when they were last read, valid or not.
+    files: FileTraces,
+    project: Project,
+}
+
+/// The files that a plan was made from: those of the project by their hash, the others by time and size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FileTraces {
+    project: Option<(PathBuf, String)>,
+    files: Vec<(PathBuf, Option<SystemTime>, u64)>,
+}
+
+impl FileTraces {
+    /// Notes the files that apply in the working directory.
+    pub(super) fn of(global: &Global, folders: &Folders) -> Self {
+        let project = ProjectFiles::find(&folders.cwd).ok().flatten().map(|project| (project.root, project.hash));
+        let mut traces = Self::common(global, folders);
+        traces.project = project;
+        // The trust store is one file in the principal's data folder.
+        note(&folders.own_data().join("trust.json"), 0, &mut traces.files);
+        if !folders.principal.is_local() {
+            note(&folders.rule_config(), 0, &mut traces.files);
+        }
+        traces
+    }
+
+    /// Notes the files that apply in every folder.
+    fn common(global: &Global, folders: &Folders) -> Self {
+        let mut files = Vec::new();
+        let named = global.manifests.iter().map(PathBuf::as_path).chain(global.profile_file());
+        for place in std::iter::once(folders.config.as_path()).chain(named) {
+            note(place, 0, &mut files);
+        }
+        Self { project: None, files }
+    }
+
+    fn key(&self, principal: &Principal) -> ProjectKey {
+        ProjectKey { principal: principal.clone(), root: self.project.as_ref().map(|(root, _)| root.clone()) }
+    }
+}
+
+impl ProjectLoader for WorkspaceLoader {
+    fn open(&self, cwd: &Path, principal: &Principal) -> Result<Project, ProjectError> {
+        let folders = self.folders.of_principal(principal, cwd);
+        let files = FileTraces::of(&self.global, &folders);
+        // Held while manifests are read, so that concurrent callers wait and then find the cached project.
+        let mut known = self.lock_known();
+        if let Some(known) = known.get(&files.key(principal)).filter(|known| known.files == files) {
+            return Ok(known.project.clone());
+        }
+        self.load(&mut known, &folders, files)
+    }
+
+    fn open_without_folder(&self, principal: &Principal) -> Result<Project, ProjectError> {
+        self.open(&self.folders.empty_folder(), principal)
+    }
+}
+
+impl WorkspaceLoader {
+    pub(super) fn new(global: &Global, folders: &Folders, started: &CommandRuntime) -> Self {
+        Self {
+            global: global.clone(),
+            folders: folders.clone(),
+            broker: started.runtime.broker().clone(),
+            outside: started.runtime.external_agents(),
+            flags: AgentFlags::default(),
+            rules: Vec::new(),
+            models: None,
+            known: Mutex::default(),
+            keys: Keys::of(folders),
+            queues: Arc::default(),
+        }
+    }
+
+    /// Adds the project of the working directory, which the caller has made from these files.
+    pub(super) fn add(&self, files: FileTraces, project: Project) {
+        let key = files.key(&self.folders.principal);
+        self.lock_known().insert(key, KnownProject { folder: self.folders.cwd.clone(), files, project });
+    }
+
+    /// Reads the files of all projects again, whether or not they look as before.
+    pub(super) fn reload(&self) {
+        let mut known = self.lock_known();
+        let all: Vec<_> = known.iter().map(|(key, known)| (key.principal.clone(), known.folder.clone())).collect();
+        for (principal, folder) in all {
+            let folders = self.folders.of_principal(&principal, &folder);
+            let files = FileTraces::of(&self.global, &folders);
+            // The error is reported there.
+            drop(self.load(&mut known, &folders, files));
+        }
+    }
+
+    /// Reads the files of all projects again that do not look as before.
+    pub(super) fn reload_changed(&self) {
+        let known: Vec<_> =
+            self.lock_known().iter().map(|(key, known)| (key.principal.clone(), known.folder.clone())).collect();
+        for (principal, folder) in known {
+            drop(self.open(&folder, &principal));
+        }
+    }
+
+    /// Notes the files that apply to all projects, to find out whether they change.
+    pub(super) fn common_files(&self) -> FileTraces {
+        FileTraces::common(&self.global, &self.folders)
+    }
+
+    /// Returns the project of a folder with the whole service as its own mode. `None` if there is no such service, or it
+    /// cannot stand alone. Fails if the manifests or settings have errors.
+    pub(super) fn open_service(
+        &self,
+        cwd: &Path,
+        principal: &Principal,
+        service: &str,
+    ) -> Result<Option<(Project, ModeId)>, ProjectError> {
+        let project = self.open(cwd, principal)?;
+        let usable = |entry: &&ServiceEntry| entry.enabled && standalone::check(entry).is_ok();
+        let Some(entry) = project.broker.plan().service(service).filter(usable) else { return Ok(None) };
+        let folders = self.folders.of_principal(principal, cwd);
+        let broken = |problem: String| ProjectError { problem, diagnostics: Vec::new() };
+        let manifest = standalone::manifest(&entry.manifest.name);
+        let (resolved, _) =
+            workspace::resolve_with(&self.global, &folders, manifest).map_err(|error| broken(error.problem()))?;
+        let plan = resolved.plan.ok_or_else(|| broken("the manifests have errors; run `skein check`".to_owned()))?;
+        let broker = project.broker.with_plan(Arc::new(plan));
+        Ok(Some((Project { broker, ..project }, standalone::mode())))
+    }
+
+    /// Reads the files and keeps the result. If they have errors, returns the last valid project with them. Fails if
+    /// there is none.
+    fn load(
+        &self,
+        known: &mut HashMap<ProjectKey, KnownProject>,
+        folders: &Folders,
+        files: FileTraces,
+    ) -> Result<Project, ProjectError> {
+        let key = files.key(&folders.principal);
+        let loaded = self.read(folders);
+        let Some(last) = known.get_mut(&key) else {
+            let project = loaded?;
+            known.insert(key, KnownProject { folder: folders.cwd.clone(), files, project: project.clone() });
+            return Ok(project);
+        };
+        last.files = files;
+        match loaded {
+            Ok(project) => {
+                tracing::info!(principal = %key.principal, root = ?key.root, "changed files apply from the next turn on");
+                last.project = project;
+            }
+            Err(error) => {
+                report(&error);
+                last.project.reload_error = Some(Arc::new(error));
+            }
+        }
+        Ok(last.project.clone())
+    }
+
+    /// Reads the files of a folder. Fails if the manifests or settings have errors.
+    fn read(&self, folders: &Folders) -> Result<Project, ProjectError> {
+        let broken = |failure: CommandError| ProjectError { problem: failure.problem(), diagnostics: Vec::new() };
+        let (resolved, notes) = workspace::resolve_quietly(&self.global, folders).map_err(broken)?;
+        let mut rules = workspace::principal_rules(folders).map_err(broken)?;
+        rules.extend(self.rules.iter().cloned());
+        let Some(plan) = resolved.plan else {
+            let mut error = ProjectError { problem: String::new(), diagnostics: resolved.diagnostics };
+            let first = error.errors().next().map(|found| format!("{}: {}", found.at, found.problem));
+            let first = first.unwrap_or_default();
+            error.problem = match error.errors().count() {
+                1 => format!("the manifests have an error: {first}; run `skein check`"),
+                count => format!("the manifests have {count} errors, the first: {first}; run `skein check`"),
+            };
+            return Err(error);
+        };
+        Ok(self.project(plan, rules, notes, folders))
+    }
+
+    fn project(&self, plan: Plan, rules: Vec<SourcedRule>, notes: Vec<String>, folders: &Folders) -> Project {
+        let settings = Settings::of(plan.manifests());
+        let others = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
+        let models = self.models.clone().unwrap_or_else(|| {
+            let named = self.flags.model();
+            KnownModels::of(&settings, named.as_ref(), None, self.keys.clone(), Arc::clone(&self.queues))
+        });
+        Project {
+            models,
+            mode: self.flags.mode_request(&settings),
+            model: self.flags.model_or_default(&settings),
+            others,
+            broker: self.broker.with_plan(Arc::new(plan)).with_rules(rules),
+            external_agents: Arc::clone(&self.outside),
+            rules: Arc::new(UserConfig { folder: folders.rule_config() }),
+            notes,
+            reload_error: None,
+        }
+    }
+
+    fn lock_known(&self) -> MutexGuard<'_, HashMap<ProjectKey, KnownProject>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes the errors in changed files to the log.
+fn report(error: &ProjectError) {
+    tracing::error!(problem = %error.problem, "changed files are not used, and what applied before still applies");
+    for found in error.errors() {
+        tracing::error!(at = %found.at, code = found.code, problem = %found.problem, help = %found.help, "not used");
+    }
+}
+
+/// Collects every file below `path` with its modification time and size. Stops at a depth that manifests never exceed.
+fn note(path: &Path, depth: usize, files: &mut Vec<(PathBuf, Option<SystemTime>, u64)>) {
+    let Ok(metadata) = path.metadata() else { return };
+    files.push((path.to_owned(), metadata.modified().ok(), metadata.len()));
+    if !metadata.is_dir() || depth > 8 {
+        return;
+    }
+    let entries = path.read_dir().into_iter().flatten().filter_map(Result::ok);
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.iter().for_each(|path| note(path, depth + 1, files));
+}

@@ -1,0 +1,27 @@
+//! Checks the settings of `skein serve` in a config.
+
+use super::Checks;
+use crate::manifest::{ConfigEntry, DocumentPath, Layer};
+
+impl Checks<'_> {
+    /// Checks the principals of JWTs. Only the user may decide who uses the server.
+    pub(super) fn serve(&mut self, entry: &ConfigEntry) {
+        let Some(serve) = &entry.config.serve else { return };
+        let at = DocumentPath::root().key("serve");
+        if entry.layer == Layer::Project {
+            self.error(
+                "E122",
+                entry.source.key_place(&at),
+                "a project's config cannot set `serve`".to_owned(),
+                "move it to your own config.yaml, outside the project",
+            );
+        }
+        for (index, rule) in serve.principals.iter().enumerate() {
+            if rule.name.is_some() == rule.name_claim.is_some() {
+                let place = entry.source.place(&at.key("principals").index(index));
+                let problem = "a principal needs either `name` or `name_claim`".to_owned();
+                self.error("E013", place, problem, "write `name: ann`, or `name_claim: email` without `name`");
+            }
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! JWTs of an OpenID Connect issuer: a real issuer on loopback, its keys, and what `skein serve` makes of its JWTs.
+
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use skein::principal::{TokenGrant, TokenLimits};
+use skein::serve::{JwtError, OidcError, OidcSettings, OidcVerifier, PrincipalMapping};
+
+use crate::serve_acp::{Socket, initialize, root};
+use crate::support::Sandbox;
+use crate::support::issuer::{AUDIENCE, Issuer, SigningKey, sign_with_secret, unsigned};
+use crate::support::serve::{Server, eventually, token};
+
+/// One principal by its group, one by its mail address, and those with a role by the address itself.
+fn rules() -> Value {
+    json!([
+        {"claims": {"groups": "ops"}, "name": "ops", "admin": true},
+        {"claims": {"email": "ann@example.com"}, "name": "ann"},
+        {"claims": {"/realm_access/roles": ["user", "guest"]}, "name_claim": "email"},
+    ])
+}
+
+fn verifier(issuer: &Issuer) -> OidcVerifier {
+    let rules = rules().as_array().unwrap().clone();
+    let mapping = |rule: Value| PrincipalMapping {
+        rule: serde_json::from_value(rule).unwrap(),
+        limits: TokenLimits { sessions: Some(3), ..TokenLimits::default() },
+    };
+    let principals = rules.into_iter().map(mapping).collect();
+    let settings = OidcSettings { issuer: issuer.url.clone(), audience: AUDIENCE.to_owned(), principals };
+    OidcVerifier::new(settings).unwrap()
+}
+
+async fn verify(verifier: &OidcVerifier, jwt: &str) -> Result<TokenGrant, OidcError> {
+    verifier.verify(jwt, Timestamp::now(), Instant::now()).await
+}
+
+fn refused<T>(error: JwtError) -> Result<T, OidcError> {
+    Err(OidcError::Refused(error))
+}
+
+fn with(mut claims: Value, change: Value) -> Value {
+    claims.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    claims
+}
+
+#[tokio::test]
+async fn each_algorithm_verifies_and_no_changed_byte_does() {
+    let keys = [SigningKey::rsa("r"), SigningKey::p256("p"), SigningKey::ed25519("e")];
+    let issuer = Issuer::start(&keys.each_ref());
+    let verifier = verifier(&issuer);
+    for key in &keys {
+        let jwt = key.sign(&issuer.claims("ann", 60));
+        let grant = verify(&verifier, &jwt).await.unwrap();
+        assert_eq!((grant.principal.name(), grant.limits.sessions), ("ann", Some(3)), "{}", key.algorithm());
+        // Without an id, the only key of the algorithm counts.
+        let without_id = key.sign_with(&json!({"alg": key.algorithm()}), &issuer.claims("ann", 60));
+        assert!(verify(&verifier, &without_id).await.is_ok(), "{}", key.algorithm());
+        let (head, rest) = jwt.split_once('.').unwrap();
+        let (_, signature) = rest.split_once('.').unwrap();
+        let other = unsigned(&json!({}), &issuer.claims("eve", 60));
+        let swapped = format!("{head}.{}.{signature}", other.split_once('.').unwrap().1);
+        assert_eq!(verify(&verifier, &swapped).await, refused(JwtError::Signature), "{}", key.algorithm());
+    }
+    assert_eq!(issuer.key_requests(), 1, "keys are cached");
+}
+
+#[tokio::test]
+async fn a_key_verifies_only_its_own_algorithm() {
+    let (rsa, p256) = (SigningKey::rsa("a"), SigningKey::p256("b"));
+    let issuer = Issuer::start(&[&rsa, &p256]);
+    let verifier = verifier(&issuer);
+    let claims = issuer.claims("ann", 60);
+    for algorithm in ["none", "None", "HS256", "HS512"] {
+        let header = json!({"alg": algorithm, "kid": "a"});
+        let unsigned = format!("{}.", unsigned(&header, &claims));
+        assert_eq!(verify(&verifier, &unsigned).await, refused(JwtError::Algorithm), "{algorithm}");
+        let secret = rsa.public()["n"].as_str().unwrap().to_owned();
+        let symmetric = sign_with_secret(secret.as_bytes(), &header, &claims);
+        assert_eq!(verify(&verifier, &symmetric).await, refused(JwtError::Algorithm), "{algorithm}");
+    }
+    let unsigned = format!("{}.", unsigned(&json!({"alg": "RS256", "kid": "a"}), &claims));
+    assert_eq!(verify(&verifier, &unsigned).await, refused(JwtError::Signature));
+    let mixed = rsa.sign_with(&json!({"alg": "RS256", "kid": "b"}), &claims);
+    assert_eq!(verify(&verifier, &mixed).await, refused(JwtError::UnknownKey), "`b` is no RSA key");
+    let forged = SigningKey::p256("b").sign(&claims);
+    assert_eq!(verify(&verifier, &forged).await, refused(JwtError::Signature), "another key with the same id");
+}
+
+#[tokio::test]
+async fn claims_decide_about_the_principal() {
+    let key = SigningKey::ed25519("k");
+    let issuer = Issuer::start(&[&key]);
+    let verifier = verifier(&issuer);
+    let name =
+        async |claims: Value| verify(&verifier, &key.sign(&claims)).await.map(|grant| grant.principal.to_string());
+    let claims = |subject: &str, change: Value| with(issuer.claims(subject, 60), change);
+    assert_eq!(name(claims("ann", json!({}))).await.as_deref(), Ok("ann"));
+    assert_eq!(name(claims("ann", json!({"groups": ["dev", "ops"]}))).await.as_deref(), Ok("ops"), "the first match");
+    let roles = json!({"realm_access": {"roles": ["guest"]}});
+    assert_eq!(name(claims("bob", roles.clone())).await.as_deref(), Ok("bob@example.com"));
+    assert_eq!(name(claims("bob", json!({}))).await, refused(JwtError::NoPrincipal));
+    for (email, error) in [("local", JwtError::NoName), ("../ann", JwtError::NoName), ("Bob", JwtError::NoName)] {
+        let change = with(roles.clone(), json!({"email": email}));
+        assert_eq!(name(claims("bob", change)).await, refused(error), "{email}");
+    }
+    assert_eq!(name(claims("ann", json!({"sub": null}))).await, refused(JwtError::NoSubject));
+    assert_eq!(name(claims("ann", json!({"iss": "http://127.0.0.1:1"}))).await, refused(JwtError::Issuer));
+    assert_eq!(name(claims("ann", json!({"aud": "other"}))).await, refused(JwtError::Audience));
+    assert_eq!(name(issuer.claims("ann", -60)).await, refused(JwtError::Expired));
+    // JWTs of one subject count together, those of two do not.
+    let id = async |subject: &str, seconds: i64| {
+        let claims = with(issuer.claims(subject, seconds), roles.clone());
+        verify(&verifier, &key.sign(&claims)).await.unwrap().id
+    };
+    assert_eq!(id("bob", 60).await, id("bob", 90).await);
+    assert_ne!(id("bob", 60).await, id("eve", 60).await);
+}
+
+/// The clock of the keys is given, so that no test waits for a minute.
+#[tokio::test]
+async fn an_unknown_key_is_looked_up_once_a_minute() {
+    let (first, second) = (SigningKey::p256("first"), SigningKey::p256("second"));
+    let issuer = Issuer::start(&[&first]);
+    let verifier = verifier(&issuer);
+    let (now, begun) = (Timestamp::now(), Instant::now());
+    let claims = issuer.claims("ann", 3_600);
+    let at = async |key: &SigningKey, seconds: u64| {
+        let wall = now + SignedDuration::from_secs(i64::try_from(seconds).unwrap());
+        verifier.verify(&key.sign(&claims), wall, begun + Duration::from_secs(seconds)).await.map(|grant| grant.id)
+    };
+    assert!(at(&first, 0).await.is_ok());
+    for seconds in [1, 2, 59] {
+        assert_eq!(at(&second, seconds).await, refused(JwtError::UnknownKey));
+        assert!(at(&first, seconds).await.is_ok(), "the known key still works");
+    }
+    assert_eq!(issuer.key_requests(), 1);
+    // The issuer rotates its key. The old one stops working as soon as the keys are fetched.
+    issuer.publish(&[&second]);
+    assert!(at(&second, 60).await.is_ok());
+    assert_eq!(issuer.key_requests(), 2);
+    assert_eq!(at(&first, 61).await, refused(JwtError::UnknownKey));
+    assert_eq!(issuer.key_requests(), 2, "not twice in a minute");
+    assert_eq!(at(&first, 121).await, refused(JwtError::UnknownKey));
+    assert_eq!(issuer.key_requests(), 3);
+    // A key that is withdrawn without a successor stops working, too.
+    issuer.publish(&[]);
+    assert!(at(&second, 200).await.is_ok(), "it is still cached");
+    assert_eq!(at(&second, 121 + 15 * 60).await, refused(JwtError::UnknownKey));
+}
+
+#[tokio::test]
+async fn an_issuer_that_fails_leaves_the_known_keys() {
+    let key = SigningKey::ed25519("k");
+    let issuer = Issuer::start(&[&key]);
+    issuer.set_broken(true);
+    let verifier = verifier(&issuer);
+    let begun = Instant::now();
+    let jwt = key.sign(&issuer.claims("ann", 60));
+    let at = async |seconds: u64| {
+        verifier.verify(&jwt, Timestamp::now(), begun + Duration::from_secs(seconds)).await.map(|grant| grant.id)
+    };
+    assert_eq!(at(0).await, Err(OidcError::NoKeys));
+    issuer.set_broken(false);
+    assert_eq!(at(59).await, Err(OidcError::NoKeys), "failures count, too");
+    assert!(at(60).await.is_ok());
+    issuer.set_broken(true);
+    assert!(at(60 + 60 * 60).await.is_ok(), "the keys stay");
+    // A document that names another issuer is not used.
+    let other = Issuer::start(&[&key]);
+    other.rename("https://login.example.com");
+    let verifier = self::verifier(&other);
+    let jwt = key.sign(&other.claims("ann", 60));
+    assert_eq!(verify(&verifier, &jwt).await.map(|grant| grant.id), Err(OidcError::NoKeys));
+}
+
+/// The config with one principal, whose sessions work in the project.
+fn write_config(sandbox: &Sandbox, more: &str) {
+    let root = root(sandbox);
+    let entry = format!("{{claims: {{email: ann@example.com}}, name: ann, roots: [{root:?}]{more}}}");
+    sandbox.write("config/config.yaml", &format!("version: 1\nserve:\n  principals:\n    - {entry}\n"));
+}
+
+fn serve(sandbox: &Sandbox, issuer: &Issuer) -> Server {
+    Server::start(sandbox, &["--oidc-issuer", &issuer.url, "--oidc-audience", AUDIENCE])
+}
+
+/// Whatever is wrong with a JWT, the answer is that of a missing token, byte for byte.
+#[test]
+fn the_server_accepts_only_jwts_that_fit() {
+    let sandbox = Sandbox::new();
+    write_config(&sandbox, ", modes: ['coding/*'], requests_per_minute: 60");
+    let (key, retired) = (SigningKey::rsa("k"), SigningKey::p256("retired"));
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(&sandbox, &issuer);
+    let good = key.sign(&issuer.claims("ann", 60));
+    let listed = server.get("/agents", &good);
+    assert_eq!(listed.status, 200, "{listed:?}");
+    let modes = listed.json()["agents"].as_array().unwrap().clone();
+    let is_coding = |agent: &Value| agent["metadata"]["annotations"]["skein/mode"].as_str().unwrap().starts_with("cod");
+    assert!(!modes.is_empty() && modes.iter().all(is_coding), "the limits hold: {modes:?}");
+    let missing = server.request("GET", "/agents", &[], "").timeless();
+    assert_eq!(missing.status, 401);
+    let claims = issuer.claims("ann", 60);
+    let secret = key.public()["n"].as_str().unwrap().to_owned();
+    let symmetric = json!({"alg": "HS256", "kid": "k"});
+    for (what, jwt) in [
+        ("another audience", key.sign(&with(claims.clone(), json!({"aud": "other"})))),
+        ("another issuer", key.sign(&with(claims.clone(), json!({"iss": "https://login.example.com"})))),
+        ("none", format!("{}.", unsigned(&json!({"alg": "none"}), &claims))),
+        ("the public key as a secret", sign_with_secret(secret.as_bytes(), &symmetric, &claims)),
+        ("expired", key.sign(&issuer.claims("ann", -60))),
+        ("not valid yet", key.sign(&with(claims.clone(), json!({"nbf": Timestamp::now().as_second() + 300})))),
+        ("unknown key", retired.sign(&claims)),
+        ("no principal", key.sign(&issuer.claims("bob", 60))),
+        ("not a JWT", "a.b.c".to_owned()),
+    ] {
+        assert_eq!(server.get("/agents", &jwt).timeless(), missing, "{what}");
+    }
+    assert_eq!(issuer.key_requests(), 1, "unknown keys cause no further requests within a minute");
+    assert_eq!(server.get("/agents", &good).status, 200);
+    let stored = token(&sandbox, "ann", &[]);
+    assert_eq!(server.get("/agents", &stored).status, 200, "tokens work as before");
+    let log = || sandbox.log().iter().map(ToString::to_string).collect::<String>();
+    eventually("the log has the reason", || log().contains("it is for another audience"));
+    assert!(!log().contains(&good), "and not the JWT");
+}
+
+/// A JWT and a token of one name share data. The end of the JWT ends its connection.
+#[tokio::test]
+async fn a_jwt_acts_for_its_principal_until_it_expires() {
+    let sandbox = Sandbox::new();
+    write_config(&sandbox, "");
+    let key = SigningKey::p256("k");
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(&sandbox, &issuer);
+    let mut socket = Socket::connect(&server, &key.sign(&issuer.claims("ann", 600))).await;
+    let session = socket.session(&sandbox).await;
+    let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "hello"}]});
+    assert_eq!(socket.ask(2, "session/prompt", prompt).await["result"]["stopReason"], "end_turn");
+    for (name, seen) in [("ann", 1), ("bob", 0)] {
+        let stored = token(&sandbox, name, &["--root", &root(&sandbox)]);
+        let mut other = Socket::connect(&server, &stored).await;
+        other.say(&initialize()).await;
+        other.answer(0).await;
+        let listed = other.ask(1, "session/list", json!({})).await;
+        assert_eq!(listed["result"]["sessions"].as_array().unwrap().len(), seen, "{name}: {listed}");
+    }
+    // Clocks may differ by 30 seconds, so this JWT of another subject works for three more.
+    let claims = with(issuer.claims("ann", -27), json!({"sub": "another"}));
+    let mut ending = Socket::connect(&server, &key.sign(&claims)).await;
+    let begun = Instant::now();
+    assert_eq!(ending.close_code().await, 1008);
+    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
+    assert!(socket.ask(3, "session/list", json!({})).await["result"].is_object(), "the other JWT is still valid");
+}
+
+/// A newer JWT of the subject keeps the connection of the first one open.
+#[tokio::test]
+async fn a_renewed_jwt_keeps_its_connection() {
+    let sandbox = Sandbox::new();
+    write_config(&sandbox, "");
+    let key = SigningKey::ed25519("k");
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(&sandbox, &issuer);
+    let mut socket = Socket::connect(&server, &key.sign(&issuer.claims("ann", -26))).await;
+    assert_eq!(server.get("/agents", &key.sign(&issuer.claims("ann", 600))).status, 200);
+    // Longer than the first JWT lasts, and than tokens take to be checked.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    socket.say(&initialize()).await;
+    assert!(socket.answer(0).await["result"].is_object());
+}
+
+#[test]
+fn wrong_settings_of_an_issuer_are_explained() {
+    let sandbox = Sandbox::new();
+    let issuer = ["--oidc-issuer", "https://login.example.com"];
+    let both = [&issuer[..], &["--oidc-audience", "skein"]].concat();
+    let config = |principal: &str| format!("version: 1\nserve: {{principals: [{principal}]}}\n");
+    let unclear = "either `name` or `name_claim`";
+    for (args, text, problem) in [
+        (&issuer[..], String::new(), "--oidc-audience"),
+        (&["--oidc-audience", "skein"], String::new(), "--oidc-issuer"),
+        (&["--oidc-issuer", "http://login.example.com", "--oidc-audience", "a"], String::new(), "https"),
+        (&both[..], String::new(), "serve.principals"),
+        (&both[..], config("{claims: {sub: x}, name: local}"), "reserved"),
+        (&both[..], config("{claims: {sub: x}, name: Ann}"), "name"),
+        (&both[..], config("{claims: {sub: x}}"), unclear),
+        (&both[..], config("{claims: {sub: x}, name: ann, name_claim: email}"), unclear),
+        (&both[..], config("{claims: {}, name: ann}"), "claims"),
+        (&both[..], config("{claims: {sub: x}, name: ann, modes: ['codng/*']}"), "serve.principals[0].modes `codng/*`"),
+        (&both[..], config("{claims: {sub: x}, name: ann, services: [nothing]}"), "serve.principals[0].services"),
+        (&both[..], config("{claims: {sub: x}, name: ann, roots: [sub]}"), "`sub` of serve.principals[0].roots is not"),
+        (
+            &both[..],
+            config("{claims: {sub: x}, name: ann, roots: [/no/such]}"),
+            "`/no/such` of serve.principals[0].roots",
+        ),
+        (&both[..], config("{claims: {sub: x}, name: ann, approval: sometimes}"), "sometimes"),
+    ] {
+        match text.is_empty() {
+            true => drop(std::fs::remove_file(sandbox.path("config/config.yaml"))),
+            false => sandbox.write("config/config.yaml", &text),
+        }
+        let run = sandbox.skein(&[&["serve", "--listen", "127.0.0.1:0"], args].concat());
+        assert_eq!(run.code, 2, "{args:?} {text}: {}", run.whole());
+        assert!(run.stderr.contains(problem), "{args:?} {text}: {}", run.whole());
+    }
+    sandbox.write("config/config.yaml", "version: 1\n");
+    sandbox.write("project/.skein/config.yaml", &config("{claims: {sub: x}, name: ann}"));
+    let checked = sandbox.skein(&["check"]);
+    assert!(checked.whole().contains("a project's config cannot set `serve`"), "{}", checked.whole());
+}
