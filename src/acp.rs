@@ -45,13 +45,15 @@ use crate::principal::SessionGrant;
 use crate::project::{Project, ProjectLoader};
 use crate::session::Sessions;
 use connection::ClientConnection;
-pub use shared_session::{RunningTurn, SharedPorts, SharedSession, SharedSessions, next_viewer_id};
+pub use shared_session::{RunningTurn, SessionObserver, SharedPorts, SharedSession, SharedSessions, next_viewer_id};
 use wire::ClientWriter;
 
-pub use editor::SANDBOX;
 pub use limits::{UsageError, check_usage};
 pub use message_routes::{IncomingMessage, MessageStream, OutgoingMessage, Response, StreamRoutes};
-pub use relay::{EditorRelay, RelayOutput, TerminalCall};
+pub use relay::{
+    EditorRelay, RelayOutput, TerminalCall, TerminalCreation, TerminalExit, TerminalReply, TerminalRequest,
+    TerminalRequestError,
+};
 pub use remote::{ClientInput, ClientOutput, OutputMeter, connect};
 
 /// How long a client that has closed its side may take to read the remaining output.

@@ -4,6 +4,7 @@
 //! `Notifier`, which each front end implements.
 
 mod ask;
+mod budget;
 mod code;
 mod compaction;
 mod context;
@@ -12,26 +13,31 @@ mod history;
 mod inner_calls;
 mod join;
 mod judge;
+mod metered_provider;
 mod models;
 mod recovery;
 mod ask_once;
 mod external;
 mod shorten;
+mod turn_types;
 
 pub use ask::RetryPolicy;
 pub use ask_once::ask_once;
+pub use budget::{BudgetAccount, BudgetMeter, BudgetTally, BudgetUsage, TurnBudgets, UsageSink};
 pub use code::{AbandonedThreads, Code, EXECUTE, is_own};
 pub use compaction::CompactionError;
 pub use context::{SystemPromptInputs, between, memories, system_prompt};
-pub use exchange::{Exchange, StopReason, TurnEnd, TurnInput, TurnLimits, emit_completed_call};
+pub use exchange::{Exchange, emit_completed_call};
 pub use external::{
-    AgentSandbox, ChunkTemplate, ExternalAgentError, ExternalAgentSpec, ExternalAgents, ExternalOptionError,
-    ExternalSession, ExternalSessionRequest, ResumePolicy, notify_native,
+    AgentSandbox, ChunkTemplate, ExternalAgent, ExternalAgentError, ExternalAgentSpec, ExternalAgents,
+    ExternalOptionError, ExternalSession, ExternalSessionRequest, RemoteAgentSpec, ResumePolicy, notify_native,
 };
 pub use history::{History, active_events};
 pub use judge::ModelJudge;
+pub use metered_provider::MeteredProvider;
 pub use models::models;
 pub use recovery::RecoveryPolicy;
+pub use turn_types::{StopReason, TurnEnd, TurnInput, TurnLimits};
 
 use std::sync::Arc;
 

@@ -9,6 +9,7 @@ mod rule_arguments;
 mod files;
 mod sanitize;
 mod gate;
+mod hook_reply;
 mod unmatched_rules;
 mod manage;
 mod named_hosts;
@@ -23,7 +24,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use binding::BindingBase;
-pub use binding::{AdmissionError, Binding, ExcludedTool, PermitError, Requester, ServiceResource};
+pub use binding::{
+    AdmissionError, Binding, ExcludedTool, HookOccasion, HookVerdict, PermitError, Requester, ServiceResource,
+};
 pub use bound_tool::BoundTool;
 pub use files::{PathError, within};
 use futures::future::BoxFuture;
@@ -36,7 +39,7 @@ pub use rule_arguments::unreadable;
 
 use crate::graph::{Plan, ToolScope};
 use crate::ids::{ModeId, ServiceName};
-use crate::manifest::{ApprovalLevel, ModeEntry, Readiness, ServiceEntry};
+use crate::manifest::{ApprovalLevel, ManagedSetting, ModeEntry, Readiness, ServiceEntry};
 use crate::permissions::{self, SourcedRule};
 use crate::principal::SessionGrant;
 use crate::services::{Lease, Pool, Service};
@@ -156,6 +159,8 @@ impl std::fmt::Display for MissingService {
 pub enum BindError {
     #[error("there is no mode `{0}`")]
     UnknownMode(ModeId),
+    #[error("`{mode}` cannot be entered: {setting} does not list it")]
+    Managed { mode: ModeId, setting: ManagedSetting },
     #[error("`{mode}` cannot be entered: it depends on the service `{service}`, which is only planned")]
     Planned { mode: ModeId, service: ServiceName },
     #[error("`{mode}` cannot be entered: {error}")]
@@ -295,9 +300,10 @@ impl Broker {
         self.tighten(self.plan.approval(mode))
     }
 
-    /// Returns the level, or the loosest one of the token if the level is looser.
+    /// Returns the level, or the loosest one of the token and of managed settings if the level is looser.
     fn tighten(&self, level: ApprovalLevel) -> ApprovalLevel {
-        self.loosest.map_or(level, |loosest| level.stricter(loosest))
+        let level = self.loosest.map_or(level, |loosest| level.stricter(loosest));
+        self.plan.manifests().managed.tighten(level)
     }
 
     /// Returns the services that the mode depends on and the active profile leaves out.
@@ -313,11 +319,36 @@ impl Broker {
         left_out.map(missing).collect()
     }
 
+    /// Returns the error for a mode that is not in the plan.
+    fn missing_mode(&self, id: &ModeId) -> BindError {
+        match self.plan.mode_refusal(id) {
+            Some(setting) => BindError::Managed { mode: id.clone(), setting },
+            None => BindError::UnknownMode(id.clone()),
+        }
+    }
+
+    /// Removes the services of the client and of the session that managed settings do not allow, and returns them.
+    fn remove_refused_services(&self, terms: &mut BindRequest) -> Vec<MissingService> {
+        let mut refused = Vec::new();
+        terms.client_services.retain(|entry| {
+            let setting = self.plan.manifests().service_refusal(entry);
+            refused.extend(setting.iter().map(|setting| MissingService {
+                service: entry.manifest.name.clone(),
+                optional: true,
+                cause: AbsenceCause::Failure,
+                reason: format!("{setting} does not list it"),
+            }));
+            setting.is_none()
+        });
+        refused
+    }
+
     /// Starts the services that the mode needs, level by level and in parallel within a level, and freezes the result.
     /// Fails as a whole: a session that switches modes keeps its old binding until the new one is complete.
     pub async fn bind(&self, id: &ModeId, mut terms: BindRequest) -> Result<Binding, BindError> {
-        let (mode, scope) = self.plan.mode(id).ok_or_else(|| BindError::UnknownMode(id.clone()))?;
+        let (mode, scope) = self.plan.mode(id).ok_or_else(|| self.missing_mode(id))?;
         terms.add_enabled_services(&self.plan);
+        let refused = self.remove_refused_services(&mut terms);
         let gate = self.session_gate(mode, &terms);
         let base = BindingBase {
             plan: Arc::clone(&self.plan),
@@ -345,10 +376,20 @@ impl Broker {
         }
         let mut bound: Vec<(Lease, Arc<Catalog>)> = Vec::new();
         let mut absent = self.services_outside_profile(scope, &terms);
+        absent.extend(refused);
         for level in levels {
             let mut starting = Vec::new();
             for need in level {
                 let Some(entry) = terms.service(&self.plan, need.service.as_str()) else { continue };
+                if let Some(setting) = self.plan.manifests().service_refusal(entry) {
+                    let (service, reason) = (need.service, format!("{setting} does not list it"));
+                    if !need.optional {
+                        let error = ServiceError::NotStarted { service, reason };
+                        return Err(BindError::Service { mode: id.clone(), error });
+                    }
+                    absent.push(MissingService { service, optional: true, cause: AbsenceCause::Profile, reason });
+                    continue;
+                }
                 let is_planned = entry.manifest.status == Readiness::Planned;
                 if is_planned || terms.disables(entry) {
                     let service = need.service;

@@ -4,12 +4,15 @@
 
 mod acp;
 mod agents;
+mod app_gallery;
 mod apps;
 mod attach;
+mod attention;
 mod chat;
 mod check;
 mod configure;
 mod consent;
+mod console;
 mod diff;
 mod doctor;
 mod elicit;
@@ -22,10 +25,12 @@ mod keyboard;
 mod keys;
 mod logging;
 mod logins;
+mod managed_files;
 mod mcp;
 mod models;
 mod new;
 mod session_flags;
+mod open_browser;
 mod output;
 mod permissions;
 mod private_files;
@@ -98,6 +103,11 @@ struct Global {
     /// A value with a slash, or that ends with .yaml, .yml or .json, is a file.
     #[arg(long, value_name = "NAME", global = true, env = "SKEIN_PROFILE")]
     profile: Option<String>,
+    /// Also apply the managed settings in this file
+    ///
+    /// They tighten those of /etc/skein/config.yaml, which always apply.
+    #[arg(long, value_name = "FILE", global = true)]
+    managed: Option<PathBuf>,
     /// Record service requests and answers in this file
     #[arg(long, value_name = "FILE", global = true)]
     record: Option<PathBuf>,
@@ -173,6 +183,8 @@ enum Command {
     Acp(acp::AcpArgs),
     /// Serve clients over HTTP, each with a token
     Serve(serve::ServeArgs),
+    /// See and control agents in your browser
+    Console(console::ConsoleArgs),
     /// Run one prompt and print the answer
     Run(run::RunArgs),
     /// Start an interactive session
@@ -237,6 +249,7 @@ impl Command {
         match self {
             Command::Acp(_) => "acp",
             Command::Serve(_) => "serve",
+            Command::Console(_) => "console",
             Command::Run(_) => "run",
             Command::Chat(_) => "chat",
             Command::Route(_) => "route",
@@ -403,6 +416,7 @@ fn run(cli: Cli, folders: &Folders, output: &mut CommandOutput) -> Result<(), Co
     match cli.command {
         Command::Acp(args) => acp::run(&args, global, folders, output),
         Command::Serve(args) => serve::run(&args, global, folders, output),
+        Command::Console(args) => console::run(&args, global, folders, output),
         Command::Run(args) => run::run(&args, global, folders, output),
         Command::Chat(args) => chat::run(&args, global, folders, output),
         Command::Route(args) => route::run(&args, global, folders, output),

@@ -1,8 +1,10 @@
-//! Runs external agents: programs that speak the Agent Client Protocol (ACP), with Skein as their client.
+//! Runs external agents, with Skein as their client: programs that speak the Agent Client Protocol (ACP), and remote
+//! agents that speak A2A.
 //!
 //! Invariant: an agent process gets a minimal environment, one scoped MCP server and only the client methods that its
 //! mode admits. It ends when Skein ends, however Skein ends. What the process does by itself, only its sandbox limits.
 
+mod a2a;
 mod agent_sandbox;
 mod call_ids;
 mod client_context;
@@ -12,6 +14,7 @@ mod health;
 mod client_methods;
 mod local;
 mod model;
+mod no_agents;
 mod connection;
 mod session;
 mod prompt;
@@ -30,10 +33,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 pub use health::AgentHealth;
+pub use no_agents::NoExternalAgents;
 
 use crate::adapter::attach::{Attachments, OfferError};
 use crate::agents::{
-    ExternalAgentError, ExternalAgentSpec, ExternalAgents, ExternalSession, ExternalSessionRequest, ResumePolicy,
+    ExternalAgent, ExternalAgentError, ExternalAgentSpec, ExternalAgents, ExternalSession, ExternalSessionRequest,
+    ResumePolicy,
 };
 use crate::ids::AgentName;
 use crate::llm::Provider;
@@ -351,8 +356,13 @@ impl Inner {
         LocalEditor { reaper: self.launch.reaper.clone(), environment, tasks: self.scope.clone(), processes, sandbox }
     }
 
-    async fn enter(&self, entering: ExternalSessionRequest) -> Result<Arc<dyn ExternalSession>, ExternalAgentError> {
-        let ExternalSessionRequest { agent: who, session, binding, asker, resume: before } = entering;
+    /// Opens a session of an agent that is a program.
+    async fn enter(
+        &self,
+        who: ExternalAgentSpec,
+        entering: ExternalSessionRequest,
+    ) -> Result<Arc<dyn ExternalSession>, ExternalAgentError> {
+        let ExternalSessionRequest { session, binding, asker, resume: before, .. } = entering;
         let connection = self.connection(&who, GrantedCapabilities::of(&binding)).await?;
         let about = connection.about.get().cloned().unwrap_or_default();
         let bound = SessionBinding { binding, asker, session };
@@ -467,25 +477,14 @@ impl ExternalAgents for ExternalAgentPool {
         &self,
         entering: ExternalSessionRequest,
     ) -> BoxFuture<'_, Result<Arc<dyn ExternalSession>, ExternalAgentError>> {
-        Box::pin(self.inner.enter(entering))
+        match entering.agent.clone() {
+            ExternalAgent::Program(who) => Box::pin(self.inner.enter(*who, entering)),
+            ExternalAgent::Remote(who) => Box::pin(a2a::enter(who, entering, &self.inner.launch.environment)),
+        }
     }
 
-    fn model(&self, who: ExternalAgentSpec) -> Arc<dyn Provider> {
+    fn model(&self, who: ExternalAgent) -> Arc<dyn Provider> {
         Arc::new(model::ExternalModel::new(Arc::clone(&self.inner), who))
-    }
-}
-
-/// Implements [`ExternalAgents`] where external agents are disabled: every request fails.
-#[derive(Debug, Clone, Copy)]
-pub struct NoExternalAgents;
-
-impl ExternalAgents for NoExternalAgents {
-    fn enter(&self, _: ExternalSessionRequest) -> BoxFuture<'_, Result<Arc<dyn ExternalSession>, ExternalAgentError>> {
-        Box::pin(async { Err(ExternalAgentError::Disabled) })
-    }
-
-    fn model(&self, who: ExternalAgentSpec) -> Arc<dyn Provider> {
-        Arc::new(model::UnavailableModel::new(&who))
     }
 }
 

@@ -6,6 +6,7 @@ pub mod offline;
 mod failure;
 mod known_models;
 mod known_providers;
+mod model_policy;
 mod overflow;
 mod queue;
 pub mod remote;
@@ -21,6 +22,7 @@ use serde_json::{Map, Value};
 use crate::conversation::{Message, ToolUse, Usage};
 use crate::ids::ModelRef;
 
+pub use model_policy::{AllowedModels, AllowedProviders, ModelPolicy};
 pub use queue::{RequestLimits, RequestOrigin, RequestQueues};
 
 /// Maximum bytes of one answer: text, thoughts and the arguments of its calls. A longer answer is stopped. No current
@@ -163,6 +165,9 @@ pub enum LlmError {
     /// The answer is longer than [`MAX_ANSWER`] and was stopped.
     #[error("the answer of the model `{model}` was stopped because it is longer than {} MiB", MAX_ANSWER >> 20)]
     AnswerTooLong { model: String },
+    /// A limit of the session is reached, so the request was not sent.
+    #[error("{reason}")]
+    LimitReached { reason: String },
     /// The request does not fit into the model's window.
     #[error("this is more than the model `{model}` can be shown: {reason}")]
     Overflow { model: String, reason: String },
@@ -179,6 +184,7 @@ impl LlmError {
             | Self::Transient { .. }
             | Self::RateLimited { .. }
             | Self::AnswerTooLong { .. }
+            | Self::LimitReached { .. }
             | Self::Overflow { .. } => None,
         }
     }
@@ -192,6 +198,8 @@ pub struct ModelRegistry {
     pub facts: BTreeMap<ModelRef, ModelInfo>,
     /// The queues of requests, which all models of the process share.
     pub queues: Arc<RequestQueues>,
+    /// The models that may be used.
+    pub policy: ModelPolicy,
 }
 
 /// The address of a provider. A provider from the settings uses the OpenAI dialect, a built-in one its own.
@@ -249,7 +257,11 @@ impl ModelRegistry {
             _ => None,
         };
         let published = published.unwrap_or_default();
-        ModelInfo { window: user.window.or(published.window), price: user.price.or(published.price) }
+        let price = match self.policy.fixed_prices {
+            true => published.price.or(user.price),
+            false => user.price.or(published.price),
+        };
+        ModelInfo { window: user.window.or(published.window), price }
     }
 
     /// Returns the model with this name. `variable` looks up the environment. Fails if the provider is unknown, its key

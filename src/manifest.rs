@@ -6,21 +6,27 @@
 
 mod approval;
 mod assertions;
+mod budget;
 mod builtin;
 mod complete;
 mod config;
+mod configured_hooks;
 mod duration;
 mod edit;
 mod examples;
 mod files;
+mod hooks;
 mod import;
 mod json;
 mod json_schema;
 mod layers;
+mod managed_config;
+mod managed_layer;
 mod marks;
 mod mcp_servers;
 mod migrate;
 mod model;
+mod notifications;
 mod permission;
 mod placeholder;
 mod profile;
@@ -32,6 +38,7 @@ mod schema;
 mod serve_config;
 mod settings;
 mod sharing;
+mod stated_budgets;
 mod template;
 mod yaml;
 
@@ -48,11 +55,19 @@ pub use assertions::{
     GroupSelector, ModeSelector, ReachAssertion, SandboxAssertion, SandboxField, SandboxPresence, SandboxValue,
     ServiceSelector, TransportName, TransportSelector,
 };
+pub use budget::{
+    BudgetConfig, BudgetLimits, BudgetPeriod, DollarAmount, DollarAmountError, PeriodBudget, TokenCount,
+    TokenCountError,
+};
 pub use builtin::ExampleAgent;
-pub use config::{Config, ModelFacts, Moderator, Profile, ProfileService, ProviderAddress, SandboxConfig};
+pub use config::{
+    Config, ModelFacts, Moderator, ProcessorModels, Profile, ProfileService, ProviderAddress, SandboxConfig,
+};
+pub use configured_hooks::ConfiguredHook;
 pub use duration::{DurationError, ManifestDuration};
 pub use edit::{apply_edits, with_first, without_item};
 pub use files::{LinkedFile, LinkedFileError, ManifestFile, Root, read_named};
+pub use hooks::{HookCommand, HookConfig, HookEvent, HookFailure, HookGroup, HookKind, HookMatcher};
 pub use import::goose_provider;
 pub use import::{
     ForeignFileError, ImportedConfig, RegistryAgent, RegistryServer, ServerJsonError, SkippedItem, read_foreign,
@@ -62,6 +77,8 @@ pub use json_schema::{
     RunningValidation, SchemaError, SchemaValidator, VALIDATION_TIME, ValidationFailure, check_schema,
 };
 pub use layers::{AgentEntry, ConfigEntry, DisableSource, Manifests, ModeEntry, ServiceEntry};
+pub use managed_config::{AddressedProvider, ManagedConfig, ManagedProvider};
+pub use managed_layer::{ManagedEntry, ManagedFile, ManagedLayer, ManagedRefusal, ManagedSetting};
 pub use mcp_servers::{
     ServiceNameError, SessionServiceError, client_service, manifest as service_manifest, recipe_service,
     session_service,
@@ -70,6 +87,7 @@ pub use model::{
     AgentManifest, Capability, CodeExecution, Dependency, DependencyKind, GroupEntry, HttpTransport, LOADERS, Metadata,
     Mode, Readiness, Requires, ServiceManifest, StdioTransport, Timeouts, Transport, VERSION,
 };
+pub use notifications::{NotificationConfig, NotificationSettings};
 pub use permission::{PermissionRule, RuleEffect, RuleTextError};
 pub use placeholder::Placeholder;
 pub use profile::{ProfileSelection, ServiceList};
@@ -79,11 +97,14 @@ pub use recipe::{
     Scalar, SubRecipe,
 };
 pub use restart::Restart;
-pub use runtime::{AcpRuntime, AcpTimeouts, AgentProgram, AgentRuntime, Crate, Handover, Package, VariableName};
+pub use runtime::{
+    A2aRuntime, AcpRuntime, AcpTimeouts, AgentProgram, AgentRuntime, Crate, Handover, Package, VariableName,
+};
 pub use schema::{DocumentKind, generate as generate_schema};
 pub use serve_config::{ClaimMatch, ClaimValue, PrincipalRule, ServeConfig, find_claim};
-pub use settings::Settings;
+pub use settings::{ModelAllowList, ProviderAllowList, Settings};
 pub use sharing::{PrincipalSharing, ServiceSharing};
+pub use stated_budgets::{BudgetScope, StatedBudget};
 pub use template::TemplateError;
 pub use yaml::{DocumentPath, SourceFile, parse};
 
@@ -120,8 +141,19 @@ pub fn load(roots: &[(Layer, Root)]) -> (Manifests, Vec<Diagnostic>) {
 
 /// Like [`load`], with the profile that the user chose for this run.
 pub fn load_selected(roots: &[(Layer, Root)], selection: Option<&ProfileSelection>) -> (Manifests, Vec<Diagnostic>) {
-    let mut manifests = Manifests::default();
+    load_managed(roots, selection, &[])
+}
+
+/// Like [`load_selected`], within the limits of managed files. An invalid managed file is an error, so that there is no
+/// plan.
+pub fn load_managed(
+    roots: &[(Layer, Root)],
+    selection: Option<&ProfileSelection>,
+    managed: &[ManagedFile],
+) -> (Manifests, Vec<Diagnostic>) {
     let mut diagnostics = Vec::new();
+    let managed = ManagedLayer::read(managed, &mut diagnostics);
+    let mut manifests = Manifests { managed, ..Manifests::default() };
     for (layer, root) in roots {
         for found in root.manifests() {
             let role = role_of(*layer, &found.path);

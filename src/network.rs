@@ -4,9 +4,12 @@
 mod address;
 mod command_hosts;
 mod dial;
+mod event_parser;
 mod host;
 mod http_client;
+mod json_client;
 mod json_document;
+mod protobuf_json;
 mod registries;
 mod websocket;
 
@@ -15,7 +18,9 @@ pub use command_hosts::remote_hosts_in_command;
 pub use dial::{Network, SystemNetwork};
 pub use host::{HostPattern, HostPatternError, RemoteHost, UnstatedPort};
 pub use http_client::{client_builder, tls_provider};
+pub use json_client::{JsonClient, JsonClientError, JsonEventReader, JsonReply};
 pub use json_document::{DocumentClient, JsonDocumentError, is_private_url};
+pub use protobuf_json::restore_integers;
 pub use registries::REGISTRIES;
 pub use websocket::{WebSocketAddress, WebSocketAddressError, WebSocketClient, WebSocketError};
 

@@ -104,6 +104,8 @@ impl Orchestrator {
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
         let session = Arc::clone(pending.session());
+        // A hook decides before the prompt is routed, because that may send it to a model.
+        let added = pending.run_prompt_hooks(&prompt, cancel).await?;
         let text = turn::words(&prompt);
         if options.from_user {
             prompt
@@ -135,7 +137,7 @@ impl Orchestrator {
             current?;
             let context = found.for_routing();
             let mut opening = self.open(&mut pending, prompt.clone(), named, options, &context, &front).await?;
-            opening.prompt.splice(0..0, found.preface(&pending));
+            opening.prompt.splice(0..0, found.preface(&pending).into_iter().chain(added));
             Ok::<_, PromptError>(opening)
         };
         let opening = tokio::select! {
@@ -177,11 +179,12 @@ impl Orchestrator {
         &self.router_cache
     }
 
-    /// Returns where a prompt of `local` would be routed, without running it, and notices for the user. Asks `adviser` if the
-    /// router is unsure. `sessions` are the earlier sessions, if there are any. Fails if the prompt names an unknown
-    /// mode.
+    /// Returns where a prompt of a principal would be routed, without running it, and notices for the user. Asks
+    /// `adviser` if the router is unsure. `sessions` are the earlier sessions, if there are any. Fails if the prompt names
+    /// an unknown mode.
     pub async fn would_route(
         &self,
+        principal: &Principal,
         plan: &Arc<Plan>,
         cwd: &Path,
         prompt: &str,
@@ -198,10 +201,10 @@ impl Orchestrator {
         if prompt.trim_start().starts_with('/') {
             return Ok((RoutingDecision::explicit(own, prompt.trim().to_owned()), Vec::new()));
         }
-        let router = self.router_cache.router(plan, &own, &Principal::local(), cwd).await;
+        let router = self.router_cache.router(plan, &own, principal, cwd).await;
         let router =
             router.map_err(|error| UnknownModeError { problem: error.to_string(), help: "try again".to_owned() })?;
-        let TopOfMindText { text: top, problem } = self.top_of_mind.read(&Principal::local());
+        let TopOfMindText { text: top, problem } = self.top_of_mind.read(principal);
         let excerpts = match sessions.filter(|_| Settings::of(plan.manifests()).recall) {
             Some(sessions) => recall::extract(sessions, prompt, sessions_of_project(cwd), &[]).await,
             None => Vec::new(),
@@ -211,9 +214,15 @@ impl Orchestrator {
         Ok((decided.decision, problem.into_iter().chain(decided.problem).collect()))
     }
 
-    /// Stores, for `local` in this project, the mode that a prompt belongs to.
-    pub async fn remember(&self, cwd: &Path, prompt: &str, mode: &ModeId) -> Result<(), RouterCacheError> {
-        self.router_cache.correct(&Principal::local(), cwd, prompt, mode).await
+    /// Stores, for a principal in this project, the mode that a prompt belongs to.
+    pub async fn remember(
+        &self,
+        principal: &Principal,
+        cwd: &Path,
+        prompt: &str,
+        mode: &ModeId,
+    ) -> Result<(), RouterCacheError> {
+        self.router_cache.correct(principal, cwd, prompt, mode).await
     }
 
     /// Returns the granted mode that fits a task best. Falls back to [`FALLBACK_MODE`]; fails if that is not granted.

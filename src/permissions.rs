@@ -23,7 +23,7 @@ pub use host::judge_host;
 pub use shell::{Script, SimpleCommand, read};
 
 use crate::diagnostic::SourceLocation;
-use crate::manifest::{DocumentPath, Layer, Manifests, PermissionRule, RuleEffect};
+use crate::manifest::{DocumentPath, Layer, ManagedSetting, Manifests, PermissionRule, RuleEffect};
 
 /// A rule and its origin.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +40,11 @@ pub enum RuleOrigin {
     },
     /// A command-line flag, valid for this launch.
     Flag,
+    /// A managed setting. The rule does not match the hosts in `except`.
+    Managed {
+        setting: ManagedSetting,
+        except: Vec<String>,
+    },
 }
 
 impl std::fmt::Display for RuleOrigin {
@@ -50,6 +55,7 @@ impl std::fmt::Display for RuleOrigin {
                 None => f.write_str(&place.file),
             },
             RuleOrigin::Flag => f.write_str("command line"),
+            RuleOrigin::Managed { setting, .. } => write!(f, "{setting}"),
         }
     }
 }
@@ -200,9 +206,10 @@ pub enum RuleDecision<'a> {
     Deny(&'a SourcedRule),
 }
 
-/// Returns the permission rules of the user's config, a trusted project's config and a `--manifests` folder.
+/// Returns the permission rules of managed settings, the user's config, a trusted project's config and a `--manifests`
+/// folder.
 pub fn config_rules(manifests: &Manifests) -> Vec<SourcedRule> {
-    let mut rules = Vec::new();
+    let mut rules = administrator_rules(manifests);
     for entry in &manifests.configs {
         for (index, rule) in entry.config.permissions.iter().enumerate() {
             // Such a rule is an error that prevents a plan; this is a second safeguard.
@@ -213,6 +220,27 @@ pub fn config_rules(manifests: &Manifests) -> Vec<SourcedRule> {
             let origin = RuleOrigin::Config { layer: entry.layer, place };
             rules.push(SourcedRule { rule: rule.clone(), origin });
         }
+    }
+    rules
+}
+
+/// Returns the rules of managed settings. A list of the only hosts denies all others.
+fn administrator_rules(manifests: &Manifests) -> Vec<SourcedRule> {
+    let mut rules = Vec::new();
+    for entry in manifests.managed.entries() {
+        for (index, rule) in entry.config.permissions.iter().enumerate() {
+            // Such a rule is an error that prevents a plan; this is a second safeguard.
+            if rule.then == RuleEffect::Allow {
+                continue;
+            }
+            let place = entry.source.place(&DocumentPath::root().key("permissions").index(index));
+            let setting = ManagedSetting { key: "permissions", place };
+            rules.push(SourcedRule { rule: rule.clone(), origin: RuleOrigin::Managed { setting, except: Vec::new() } });
+        }
+    }
+    for (hosts, setting) in manifests.managed.host_lists() {
+        let rule = PermissionRule { host: Some("*".to_owned()), then: RuleEffect::Deny, ..PermissionRule::default() };
+        rules.push(SourcedRule { rule, origin: RuleOrigin::Managed { setting, except: hosts.to_vec() } });
     }
     rules
 }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ids::{ModeId, NamePattern};
 pub use crate::manifest::ApprovalLevel;
+use crate::manifest::ManagedRefusal;
 pub use session_files::SessionFiles;
 use usage::TokenUsage;
 pub use usage::{GrantRegistry, UsagePermit};
@@ -164,6 +165,8 @@ pub enum GrantError {
     Folder { folder: PathBuf },
     #[error("the approval level `{}` is looser than `{}`, the loosest of your token", .level.as_str(), .loosest.as_str())]
     Approval { level: ApprovalLevel, loosest: ApprovalLevel },
+    #[error(transparent)]
+    Managed(#[from] ManagedRefusal),
     #[error("your token allows {limit} open sessions; close one first")]
     Sessions { limit: u32 },
     #[error("your token allows {limit} running turns; wait for the end of one")]

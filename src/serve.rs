@@ -1,21 +1,27 @@
-//! Serves clients over HTTP: ACP, MCP, REST and operations on one port. Each client shows a token.
+//! Serves clients over HTTP: ACP, MCP, REST, A2A, the console and operations on one port. Each client shows a token, and
+//! a browser the cookie of its login.
 //!
 //! Invariant: no handler runs before `Host`, `Origin`, size, token and limits of a request are checked.
 
+mod a2a;
 mod acp_connections;
 mod acp_http;
 mod acp_websocket;
 mod agents;
 mod authenticator;
 mod checks;
+mod console;
+mod event_stream;
 mod hosts;
 mod listener;
 mod mcp;
 mod metrics;
 mod oidc;
 mod rest;
+mod runs;
 mod tls;
 
+pub use console::{AppGallery, ConsoleHub, GalleryApp, GalleryError};
 pub use hosts::{PublicUrl, PublicUrlError};
 pub use mcp::{McpParts, ServiceLoader};
 pub use oidc::{IssuerError, JwtError, OidcError, OidcSettings, OidcVerifier, PrincipalMapping};
@@ -37,19 +43,22 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::acp::{AcpServer, SharedSessions};
+use crate::ids::ServiceName;
 use crate::principal::SessionGrant;
 use crate::project::ProjectLoader;
 use crate::session::SessionMetrics;
 use crate::store::TokenStore;
 use crate::task::TaskScope;
+use crate::tool::ServiceStatus;
 use acp_connections::AcpConnections;
 use authenticator::{ActiveToken, Authenticator};
 use checks::Refusal;
+use console::LoginTable;
 use hosts::HostFilter;
 use listener::Listener;
 use mcp::McpEndpoints;
 use metrics::ServerMetrics;
-use rest::RunTable;
+use runs::RunTable;
 use tls::TlsSettings;
 
 /// How often the end of the running turns is checked during the shutdown.
@@ -86,11 +95,19 @@ pub struct ServeParts {
     pub projects: Arc<dyn ProjectLoader>,
     /// The sessions that the ACP servers share.
     pub open_sessions: Arc<SharedSessions>,
+    /// Observes these sessions for the console.
+    pub console: Arc<ConsoleHub>,
+    /// The apps that the console shows.
+    pub apps: Box<dyn AppGallery>,
+    /// The folder of new sessions of `local` in the console.
+    pub folder: PathBuf,
     /// An empty folder, for requests that name none with a token that has none.
     pub empty_folder: PathBuf,
     pub sessions: Arc<SessionMetrics>,
     /// Returns the number of services in each state.
     pub services: Box<dyn Fn() -> Vec<(&'static str, usize)> + Send + Sync>,
+    /// Returns the state of each service that was started.
+    pub pool_status: Box<dyn Fn() -> Vec<(ServiceName, ServiceStatus)> + Send + Sync>,
 }
 
 /// Why the server cannot start.
@@ -104,6 +121,8 @@ pub enum ServeError {
     },
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error("the system gives no random numbers: {0}")]
+    Random(#[from] getrandom::Error),
 }
 
 /// The state that all handlers share.
@@ -114,7 +133,13 @@ struct ServerState {
     acp: AcpConnections,
     mcp: McpEndpoints,
     runs: RunTable,
+    /// The logins of the console.
+    logins: LoginTable,
+    /// Whether browsers reach the server with TLS, so that cookies are never sent without it.
+    has_tls: bool,
     metrics: Arc<ServerMetrics>,
+    /// `http` or `https`, as the listener speaks it.
+    scheme: &'static str,
     idle: Duration,
     /// Cancelled when the shutdown begins: no new turn starts.
     draining: CancellationToken,
@@ -164,7 +189,10 @@ impl HttpFrontEnd {
             acp: AcpConnections::default(),
             mcp: McpEndpoints::default(),
             runs: RunTable::default(),
+            logins: LoginTable::default(),
+            has_tls: settings.tls.is_some() || settings.public_url.as_ref().is_some_and(PublicUrl::is_https),
             metrics: Arc::default(),
+            scheme: if tls.is_some() { "https" } else { "http" },
             idle: settings.idle,
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),
@@ -176,6 +204,12 @@ impl HttpFrontEnd {
     /// Returns the address on which the server listens, with its real port.
     pub fn address(&self) -> Option<SocketAddr> {
         self.main.local_addr().ok()
+    }
+
+    /// Returns a code with which one browser can log in to the console as `local`, once and within 60 seconds. Fails if
+    /// the system gives no random numbers.
+    pub fn create_login_code(&self) -> Result<String, ServeError> {
+        Ok(self.state.logins.create_code(std::time::Instant::now())?)
     }
 
     /// Returns the address of the metrics. `None` if only the main address has them.
@@ -202,11 +236,17 @@ impl HttpFrontEnd {
         }
         let (watched, cancelled) = (Arc::clone(&state), background.cancelled().clone());
         background.spawn(async move {
-            tokio::join!(watched.authenticator.watch(&cancelled), watched.acp.sweep(watched.idle, &cancelled), async {
+            let watch_tls = async {
                 if let Some(tls) = tls {
                     tls.watch(&cancelled).await;
                 }
-            });
+            };
+            tokio::join!(
+                watched.authenticator.watch(&cancelled),
+                watched.acp.sweep(watched.idle, &cancelled),
+                console::sweep(&watched, &cancelled),
+                watch_tls
+            );
         });
         stop.cancelled().await;
         state.draining.cancel();
@@ -249,7 +289,10 @@ fn router(state: &Arc<ServerState>) -> Router {
         .route("/agents", get(agents::list))
         .route("/acp", any(acp_http::answer))
         .route("/mcp/{*path}", any(mcp::answer))
+        .route("/", get(console::lead_to_console))
         .merge(rest::routes())
+        .merge(a2a::routes())
+        .merge(console::routes(state))
         .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "there is nothing here\n"))
         .layer(middleware::from_fn_with_state(Arc::clone(state), checks::check))
         .with_state(Arc::clone(state))

@@ -12,6 +12,7 @@ mod content;
 mod service;
 mod environment;
 mod eras;
+mod hook_process;
 mod http;
 pub mod login;
 mod negotiation;
@@ -34,6 +35,7 @@ pub use builtin::computercontroller::{DOCUMENT_PARSER_ARGUMENT, run_document_par
 pub use builtin::{BuiltinContext, BuiltinError, BuiltinRegistry, InlineTools};
 pub use circuit::{Circuit, StartPermit};
 pub use environment::{Environment, MissingVariableError, SecretValues, literal_secrets};
+pub use hook_process::{HookOutput, HookProcess, HookProcessError};
 pub use record::{Cassette, RecordError};
 pub use service::Service;
 pub use service_sandbox::ServiceSpec;
@@ -48,10 +50,11 @@ use crate::sandbox::{FileAccess, SandboxLauncher, SandboxSpec};
 use crate::task::TaskScope;
 use crate::tool::{
     AddressForm, Catalog, RequirementError, RequirementOffer, ServiceError, ServiceStatus, SessionContext,
-    SessionLifetime,
+    SessionLifetime, SessionStates,
 };
 use connection::ServiceConnection;
 use eras::{Era, EraCache};
+use hook_process::HookState;
 use login::LoginStore;
 use remote::{ConnectError, McpClient, McpConnection, Owner};
 
@@ -134,6 +137,8 @@ pub(crate) struct Inner {
     options: PoolOptions,
     eras: Arc<EraCache>,
     scope: TaskScope,
+    /// The processes of hooks, by session.
+    hooks: SessionStates<HookState>,
 }
 
 /// Cancels the tasks of a pool that was dropped without [`Pool::stop`], which ends its services.
@@ -160,8 +165,14 @@ struct Key {
 
 impl Pool {
     pub fn new(registry: BuiltinRegistry, options: PoolOptions) -> Self {
-        let inner =
-            Inner { entries: Mutex::default(), registry, options, eras: Arc::default(), scope: TaskScope::new() };
+        let inner = Inner {
+            entries: Mutex::default(),
+            registry,
+            options,
+            eras: Arc::default(),
+            scope: TaskScope::new(),
+            hooks: SessionStates::default(),
+        };
         Self { inner: Arc::new(inner) }
     }
 

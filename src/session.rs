@@ -4,11 +4,14 @@
 //! Invariant: uses no protocol and no terminal. The store has every event of a turn before the front end is notified of
 //! its end.
 
+mod alert_asker;
 pub mod attachments;
+mod budgets;
 mod child;
 mod recorder;
 mod external;
 mod external_sessions;
+mod hooks;
 mod session_viewers;
 mod metrics;
 mod naming;
@@ -26,6 +29,7 @@ mod turn;
 pub mod tutorial;
 mod undo;
 
+pub use alert_asker::{AttentionSink, OpenRequest};
 pub use metrics::SessionMetrics;
 pub use naming::name_session;
 pub use prompt_error::PromptError;
@@ -42,22 +46,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::agents::{AbandonedThreads, CompactionError, Event, Exchange, History, Notifier};
+use crate::agents::{AbandonedThreads, BudgetMeter, CompactionError, Exchange, History, Notifier};
 use crate::broker::{BindError, Binding, Broker};
 use crate::conversation::{Content, Message, Role, Usage};
 use crate::ids::{ModeId, ModelRef};
 use crate::llm::Provider;
-use crate::manifest::{ApprovalLevel, ServiceEntry};
-use crate::principal::UsagePermit;
+use crate::manifest::{ApprovalLevel, ServiceEntry, Settings};
+use crate::principal::{GrantError, UsagePermit};
 use crate::store::{SessionChange, StateEntry, StoreError, StoredSession, UsageTotals};
 use crate::tool::{Notice, NoticeSink, SessionContext, SessionContextPorts};
+use alert_asker::AlertSettings;
+use hooks::SessionHooks;
 use metrics::CountGuard;
 use notices::SessionNotices;
-use recorder::{SessionRecorder, row};
+use recorder::SessionRecorder;
 use setup::SessionSetup;
 use state::SessionStateStore;
 use title::title_of;
-use undo::last_exchange;
 
 /// An open session.
 pub struct Session {
@@ -84,8 +89,13 @@ pub struct Session {
     extra_usage: Mutex<Usage>,
     /// True if the store has shown that the session has no parent and no children.
     alone: AtomicBool,
+    /// Counts the work of the session and its children against their limits.
+    meter: Arc<BudgetMeter>,
+    /// How the user is notified of permission requests.
+    alerts: AlertSettings,
     /// Counts the session for its token while it is open. `None` for a child session.
     permit: Option<UsagePermit>,
+    hooks: SessionHooks,
     _counted: CountGuard,
 }
 
@@ -97,6 +107,9 @@ struct SessionContents {
     /// The state of its services.
     state: Vec<StateEntry>,
     permit: Option<UsagePermit>,
+    /// The meter of the parent. `None` if the session has no parent.
+    meter: Option<Arc<BudgetMeter>>,
+    alerts: AlertSettings,
 }
 
 impl Session {
@@ -106,7 +119,7 @@ impl Session {
         place: SessionRoots,
         choice: SessionSettings,
         host: SessionPorts,
-        SessionContents { history, stored, state, permit }: SessionContents,
+        SessionContents { history, stored, state, permit, meter, alerts }: SessionContents,
     ) -> Arc<Self> {
         let notices = Arc::new(SessionNotices::default());
         let ports = SessionContextPorts {
@@ -118,7 +131,10 @@ impl Session {
             client: None,
         };
         let session = place.context(id, &sessions, ports);
-        let setup = SessionSetup::new(choice, host, Arc::clone(&session));
+        let own_meter = || Arc::new(BudgetMeter::new(Arc::clone(&notices) as Arc<dyn NoticeSink>));
+        let meter = meter.unwrap_or_else(own_meter);
+        let setup = SessionSetup::new(choice, host, Arc::clone(&session), Arc::clone(&meter));
+        let hooks = SessionHooks::new(stored.is_some());
         let (title, usage, events) =
             stored.map(|stored| (stored.title, stored.spent, stored.events)).unwrap_or_default();
         Arc::new(Self {
@@ -137,7 +153,10 @@ impl Session {
             abandoned_threads: Arc::default(),
             extra_usage: Mutex::default(),
             alone: AtomicBool::new(false),
+            meter,
+            alerts,
             permit,
+            hooks,
         })
     }
 
@@ -244,9 +263,10 @@ impl Session {
     }
 
     /// Sets the approval level. A stricter level applies at once, also to the running turn. Fails if the level is looser
-    /// than the grant admits.
+    /// than the grant or a managed setting admits.
     pub async fn set_approval(&self, approval: ApprovalLevel) -> Result<(), SessionError> {
         self.sessions.grant.check_approval(approval)?;
+        self.plan().manifests().managed.check_approval(approval).map_err(GrantError::from)?;
         self.setup().tighten(approval);
         self.change(|choice| choice.approval = Some(approval)).await
     }
@@ -266,10 +286,13 @@ impl Session {
         if is_gone {
             choice.mode = fallback;
         }
+        let choice = self.sessions.limit_settings(choice, &ports.broker);
+        let alerts = Settings::of(ports.broker.plan().manifests()).notifications;
         let next = now.with_ports(choice.clone(), ports);
         next.binding().await?;
         self.ensure_external_session(&next, false).await?;
         *lock(&self.setup) = Arc::new(next);
+        *lock(&self.alerts) = alerts;
         if is_gone {
             let notice = format!("the mode `{}` is gone; the session goes on in `{}`", now.choice.mode, choice.mode);
             self.queue_notice(Notice::new(notice));
@@ -340,7 +363,7 @@ impl Session {
         let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
         self.catch_up(&mut history).await?;
         if let Some((who, _)) = self.setup().external_agent() {
-            return Err(CompactionError::External { agent: who.name.clone() }.into());
+            return Err(CompactionError::External { agent: who.name().clone() }.into());
         }
         let exchange = self.prepare(&self.setup(), "", &front).await?;
         let mut usage = Usage::default();
@@ -348,22 +371,6 @@ impl Session {
         self.count(usage);
         self.finish_turn().await?;
         Ok(shortened?)
-    }
-
-    /// Undoes the last prompt and everything after it, in the history and in the event log. Returns `None` if there is
-    /// no prompt left. Fails if a turn runs.
-    pub async fn undo(&self) -> Result<Option<UndoneTurn>, PromptError> {
-        let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
-        let mut events = self.sessions.events(self.id()).await?;
-        let Some((place, undone)) = last_exchange(&events) else { return Ok(None) };
-        let event = Event::Undone { events: place };
-        self.sessions.store.append(self.id(), row(&event));
-        self.sessions.store.flush(self.id()).await?;
-        events.push(event);
-        *history = History::from_events(&events);
-        self.events.store(events.len() as u64, Ordering::Relaxed);
-        self.setup().external_sessions().forget();
-        Ok(Some(undone))
     }
 
     /// Prepares the exchange of a turn.
@@ -380,7 +387,8 @@ impl Session {
         let system = setup.system(&binding, prompt, options.os).await.map_err(PromptError::Prompt)?;
         let session = Arc::clone(&self.context);
         let exchange = Exchange::new(provider, binding, session, self.recorder(front), options.limits, system);
-        Ok(exchange.with_recovery(upkeep).with_abandoned_threads(Arc::clone(&self.abandoned_threads)))
+        let exchange = exchange.with_recovery(upkeep).with_budget(Arc::clone(&self.meter));
+        Ok(exchange.with_abandoned_threads(Arc::clone(&self.abandoned_threads)))
     }
 
     fn recorder(&self, front: &Arc<dyn Notifier>) -> Arc<dyn Notifier> {
@@ -390,8 +398,9 @@ impl Session {
         recorder
     }
 
-    /// Reloads the history if another process has continued the session.
+    /// Reloads the history if another process has continued the session. Sets the limits of the turn.
     async fn catch_up(&self, history: &mut History) -> Result<(), PromptError> {
+        self.open_budgets().await?;
         let stored = self.sessions.store.find(self.id()).await?;
         let stored = stored.ok_or_else(|| StoreError::Gone { id: self.id().to_owned() })?;
         if stored.events != self.events.load(Ordering::Relaxed) {
@@ -443,31 +452,13 @@ impl Session {
         self.setup().host().client_services.clone()
     }
 
-    /// Returns the ids of the session's family: its parent, or itself if it has none, and all children of that one.
-    pub async fn family(&self) -> Vec<String> {
-        let own = || vec![self.id().to_owned()];
-        if self.alone.load(Ordering::Relaxed) {
-            return own();
-        }
-        let family = self.sessions.store.family(self.id()).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "the sessions that belong together could not be read");
-            own()
-        });
-        self.alone.store(family == own(), Ordering::Relaxed);
-        family
-    }
-
-    /// Notes that the session has a child.
-    fn not_alone(&self) {
-        self.alone.store(false, Ordering::Relaxed);
-    }
-
     pub fn sessions(&self) -> &Sessions {
         &self.sessions
     }
 
     /// Ends the delegated tasks of the session and the services that belong to it. The store keeps the session.
     pub fn close(&self) {
+        self.run_end_hooks();
         if let Some(delegator) = self.context.delegator.get() {
             delegator.stop();
         }

@@ -14,9 +14,9 @@ pub use routes::{Correction, CorrectionStore};
 pub use sessions::{
     COUNTED, Cursor, FolderFilter, ListFilter, NewEvent, NewSession, RecallMatch, RecallQuery, RecallResults,
     SearchHit, SessionChange, SessionStore, StateEntry, StoredEvent, StoredMessage, StoredSession, TermStats,
-    TermWeights, UsageTotals,
+    TermWeights, UsageKey, UsageRow, UsageTotals,
 };
-pub use tokens::{CreatedToken, NewToken, StoredToken, TokenState, TokenStore};
+pub use tokens::{BrowserLogin, CreatedToken, NewToken, StoredToken, TokenState, TokenStore};
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

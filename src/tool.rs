@@ -20,10 +20,11 @@ mod preview;
 mod session;
 mod state;
 mod target;
+mod working_folder;
 
 pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
 pub use call_sandbox::{CallSandbox, SandboxView};
-pub use client_folders::{ClientFolders, WorkingFolder};
+pub use client_folders::ClientFolders;
 pub use notice::{LogNotices, Notice, NoticeSink};
 pub use outer_call::{InnerCall, InnerCallSink, InnerQuestion, OpenInnerCall};
 pub use preview::{FileChange, ScriptText, command, script, subject};
@@ -32,6 +33,7 @@ pub use session::{SessionContext, SessionContextPorts, SessionLifetime, SessionS
 pub use state::{NoStateStore, StateEntries, StateStore};
 pub use target::{FileTarget, path_line};
 pub use text::{is_hidden, strip_invisible, strip_to_line, truncate};
+pub use working_folder::WorkingFolder;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

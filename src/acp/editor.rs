@@ -20,7 +20,7 @@ use crate::tool::editor::{
 /// receive.
 pub(super) const SANDBOX_TERMINAL: &str = "_skein/sandbox_terminal";
 /// Key in `_meta` of a terminal request: the sandbox of its command.
-pub const SANDBOX: &str = "_skein/sandbox";
+pub(super) const SANDBOX: &str = "_skein/sandbox";
 
 /// One session's view of its client.
 pub(super) struct ClientEditor {

@@ -87,7 +87,9 @@ pub(super) fn prompt(error: &PromptError) -> acp::Error {
         return auth_required(error.to_string());
     }
     match error {
-        PromptError::Busy | PromptError::Grant(_) => invalid_request(error.to_string()),
+        PromptError::Busy | PromptError::Grant(_) | PromptError::HookRefusal { .. } => {
+            invalid_request(error.to_string())
+        }
         PromptError::Misdirected(_) => invalid_params(error.to_string()),
         PromptError::Bind(_)
         | PromptError::Model(_)

@@ -28,7 +28,11 @@ const APPROVAL_CATEGORY: &str = "_approval";
 /// Parses the id of a selectable mode. Fails if there is no such mode, or not for the client's token.
 pub(super) fn mode(open: &ClientSession, id: &str) -> Result<ModeId, acp::Error> {
     let plan = open.plan();
-    let known = id.parse().ok().filter(|mode| plan.is_selectable(mode) && open.grant.limits().admits_mode(mode));
+    let mode = id.parse::<ModeId>().ok();
+    if let Some(setting) = mode.as_ref().and_then(|mode| plan.mode_refusal(mode)) {
+        return Err(errors::invalid_params(format!("the mode `{id}` is not allowed here: {setting} does not list it")));
+    }
+    let known = mode.filter(|mode| plan.is_selectable(mode) && open.grant.limits().admits_mode(mode));
     known.ok_or_else(|| errors::invalid_params(format!("there is no mode `{id}`; `skein agents` lists them")))
 }
 

@@ -11,7 +11,9 @@ mod questions;
 mod reconnect;
 mod terminals;
 
-pub use terminals::TerminalCall;
+pub use terminals::{
+    TerminalCall, TerminalCreation, TerminalExit, TerminalReply, TerminalRequest, TerminalRequestError,
+};
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -14,11 +14,21 @@ use crate::principal::SessionGrant;
 use crate::project::{ClientPorts, ProjectError, SessionProject};
 use crate::session::{Session, SharedAsker, SharedEditor, ViewerId};
 use crate::task::TaskScope;
+use crate::tool::ask::Asker;
 
 /// Returns an id for a client that shows sessions. No other client of this process has it.
 pub fn next_viewer_id() -> ViewerId {
     static NEXT_ID: AtomicU64 = AtomicU64::new(0);
     NEXT_ID.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Watches all sessions of a process. Any client may open them. No method may block.
+pub trait SessionObserver: std::fmt::Debug + Send + Sync {
+    /// Returns an asker that is shown each question of a session, and may answer it before a client does.
+    fn asker(&self, session: &Arc<Session>) -> Arc<dyn Asker>;
+
+    /// Called when a session is open and clients can attach to it.
+    fn session_opened(&self, open: &Arc<SharedSession>);
 }
 
 /// The open sessions that connections share.
@@ -27,6 +37,7 @@ pub struct SharedSessions {
     sessions: Mutex<HashMap<String, Weak<SharedSession>>>,
     locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     ask_timeout: Duration,
+    observer: Option<Arc<dyn SessionObserver>>,
 }
 
 impl SharedSessions {
@@ -37,7 +48,13 @@ impl SharedSessions {
 
     /// Creates the sessions of a server. A turn outlasts its connection, and its questions wait this long for one.
     pub fn with_timeout(ask_timeout: Duration) -> Self {
-        Self { sessions: Mutex::default(), locks: Mutex::default(), ask_timeout }
+        Self { sessions: Mutex::default(), locks: Mutex::default(), ask_timeout, observer: None }
+    }
+
+    /// Notifies the observer of each session that is opened from now on.
+    #[must_use]
+    pub fn with_observer(self, observer: Arc<dyn SessionObserver>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// Returns how long a question of a turn waits for an answer.
@@ -57,6 +74,9 @@ impl SharedSessions {
 
     pub fn add(&self, session: Arc<Session>, project: Project, ports: SharedPorts) -> Arc<SharedSession> {
         let id = session.id().to_owned();
+        if let Some(observer) = &self.observer {
+            ports.asker.set_observer(observer.asker(&session));
+        }
         let open = Arc::new(SharedSession {
             session,
             project: SessionProject::new(project),
@@ -65,10 +85,21 @@ impl SharedSessions {
             order: Arc::default(),
             tasks: TaskScope::new(),
         });
-        let mut sessions = lock(&self.sessions);
-        sessions.retain(|_, open| open.strong_count() > 0);
-        sessions.insert(id, Arc::downgrade(&open));
+        {
+            let mut sessions = lock(&self.sessions);
+            sessions.retain(|_, open| open.strong_count() > 0);
+            sessions.insert(id, Arc::downgrade(&open));
+        }
+        if let Some(observer) = &self.observer {
+            observer.session_opened(&open);
+        }
         open
+    }
+
+    /// Returns the sessions in which a turn runs.
+    pub fn busy_sessions(&self) -> Vec<Arc<SharedSession>> {
+        let open: Vec<_> = lock(&self.sessions).values().filter_map(Weak::upgrade).collect();
+        open.into_iter().filter(|open| open.is_busy()).collect()
     }
 
     /// Returns the open session `id`. `None` if it is not open.
@@ -229,7 +260,8 @@ impl SharedSession {
         lock(&self.turn).is_some()
     }
 
-    pub(super) fn cancel(&self) {
+    /// Cancels the running turn. Does nothing if no turn runs.
+    pub fn cancel(&self) {
         if let Some(turn) = &*lock(&self.turn) {
             turn.cancel.cancel();
         }

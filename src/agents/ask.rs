@@ -21,6 +21,11 @@ const GO_ON: &str = "[Your last message was cut off by a lost connection; the us
                      exactly where it stops, in the middle of a word if need be. Do not repeat or comment on any of it. \
                      If you were about to call tools, call them now.]";
 
+/// How often a failed request is repeated before another model answers.
+const FALLBACK_RETRIES: u32 = 1;
+/// The longest wait that a provider may ask for before another model answers.
+const FALLBACK_WAIT: Duration = Duration::from_secs(5);
+
 /// How often a failed request is repeated, and after which pauses.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryPolicy {
@@ -52,6 +57,8 @@ pub(super) struct ModelCall<'a> {
     pub(super) cancel: &'a CancellationToken,
     /// Whether the notifier receives the answer while it arrives.
     pub(super) streamed: bool,
+    /// Whether another model answers if this one fails before it answers.
+    pub(super) has_fallback: bool,
 }
 
 pub(super) struct ModelReply {
@@ -70,11 +77,15 @@ pub(super) enum FailureCause {
     Cancelled,
     /// The request is too long, and no part of an answer arrived.
     Overflow(String),
+    /// A limit of the session is reached.
+    Limit(String),
     /// `status` is the HTTP status with which the provider rejected the request.
     Failed {
         why: String,
         status: Option<u16>,
     },
+    /// The model is overloaded or cannot be reached, and no part of an answer arrived. Another model may answer.
+    Unavailable(String),
 }
 
 impl ModelCall<'_> {
@@ -89,14 +100,18 @@ impl ModelCall<'_> {
                 Err(None) => FailureCause::Cancelled,
                 // The request waits in the provider's queue until its turn.
                 Err(Some(LlmError::RateLimited { retry_after, .. }))
-                    if start.elapsed() < self.retry.patience
+                    if !self.may_switch(&answer)
+                        && start.elapsed() < self.retry.patience
                         && retry_after.is_none_or(|it| it <= self.retry.longest) =>
                 {
                     tries -= 1;
                     answer.resume();
                     continue;
                 }
-                Err(Some(error)) => match self.pause(&error, tries, answer.parts.is_empty()).await {
+                Err(Some(error)) if self.is_unavailable(&error, tries, &answer) => {
+                    FailureCause::Unavailable(error.to_string())
+                }
+                Err(Some(error)) => match self.pause(&error, tries, &answer).await {
                     Ok(()) => {
                         answer.resume();
                         continue;
@@ -107,6 +122,29 @@ impl ModelCall<'_> {
             answer.parts.retain(is_said);
             return Err(FailedReply { parts: answer.parts, cause: why });
         }
+    }
+
+    /// Returns true if another model may answer: there is one, and no part of an answer has arrived.
+    fn may_switch(&self, answer: &PartialReply) -> bool {
+        self.has_fallback && answer.size == 0
+    }
+
+    /// Returns true if the next model should answer now. Overload is not worth waiting for; other failures get one retry.
+    fn is_unavailable(&self, error: &LlmError, tries: u32, answer: &PartialReply) -> bool {
+        let is_over = match error {
+            LlmError::RateLimited { .. } => true,
+            LlmError::Transient { retry_after, .. } => {
+                tries > FALLBACK_RETRIES || retry_after.is_some_and(|wait| wait > FALLBACK_WAIT)
+            }
+            LlmError::Overflow { .. }
+            | LlmError::Failed { .. }
+            | LlmError::Unusable { .. }
+            | LlmError::MissingKey { .. }
+            | LlmError::Rejected { .. }
+            | LlmError::LimitReached { .. }
+            | LlmError::AnswerTooLong { .. } => false,
+        };
+        is_over && self.may_switch(answer)
     }
 
     /// Sends one request. The error is `None` if the turn was cancelled.
@@ -177,10 +215,13 @@ impl ModelCall<'_> {
     }
 
     /// Waits before a retry. Fails if the error is not transient, the retries are used up or the pause is too long.
-    async fn pause(&self, error: &LlmError, tries: u32, nothing_said: bool) -> Result<(), FailureCause> {
+    async fn pause(&self, error: &LlmError, tries: u32, answer: &PartialReply) -> Result<(), FailureCause> {
         let times = if tries > 1 { format!(" (it was asked {tries} times)") } else { String::new() };
         let retry_after = match error {
-            LlmError::Overflow { .. } if nothing_said => return Err(FailureCause::Overflow(error.to_string())),
+            LlmError::LimitReached { reason } => return Err(FailureCause::Limit(reason.clone())),
+            LlmError::Overflow { .. } if answer.parts.is_empty() => {
+                return Err(FailureCause::Overflow(error.to_string()));
+            }
             LlmError::Overflow { .. }
             | LlmError::Failed { .. }
             | LlmError::Unusable { .. }
@@ -206,7 +247,8 @@ impl ModelCall<'_> {
             let why = format!("{error}; it wants to be asked again in {seconds} s, which is too long");
             return Err(FailureCause::Failed { why, status: None });
         }
-        let (next, most) = (tries + 1, self.retry.retries + 1);
+        let retries = if self.may_switch(answer) { FALLBACK_RETRIES } else { self.retry.retries };
+        let (next, most) = (tries + 1, retries + 1);
         let notice = format!("{error}; asking again in {:.1} s, try {next} of {most}", pause.as_secs_f64());
         tracing::warn!(model = %self.provider.name(), "{notice}");
         self.notifier.status(StatusUpdate::notice(notice));

@@ -186,11 +186,15 @@ impl Exchange {
             retry: self.recovery.retry,
             cancel,
             streamed: false,
+            has_fallback: false,
         };
         let ModelReply { parts, stop, usage: used } =
             asking.ask(&request).await.map_err(|unanswered| match unanswered.cause {
                 FailureCause::Cancelled => SummaryError::Cancelled,
-                FailureCause::Overflow(why) | FailureCause::Failed { why, .. } => SummaryError::Failed { why },
+                FailureCause::Overflow(why)
+                | FailureCause::Limit(why)
+                | FailureCause::Unavailable(why)
+                | FailureCause::Failed { why, .. } => SummaryError::Failed { why },
             })?;
         *usage += used;
         let text = Message { role: Role::Assistant, parts }.text().trim().to_owned();

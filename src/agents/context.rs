@@ -98,8 +98,16 @@ pub fn system_prompt(
 }
 
 /// Names of the tags that enclose third-party text. Such text may not contain one of them, neither opening nor closing.
-const MARKS: [&str; 7] =
-    ["project-instructions", "service", "memories", "top-of-mind", "earlier-sessions", "code-execution", "report"];
+const MARKS: [&str; 8] = [
+    "project-instructions",
+    "service",
+    "memories",
+    "top-of-mind",
+    "earlier-sessions",
+    "code-execution",
+    "report",
+    "hook-context",
+];
 
 /// Encloses third-party text in tags that show where it ends and where it comes from.
 pub fn between(mark: &str, (key, value): (&str, &str), note: &str, text: &str) -> String {

@@ -6,36 +6,20 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::ask::{FailedReply, FailureCause, ModelCall, ModelReply};
+use super::budget::BudgetMeter;
 use super::code::{AbandonedThreads, Code, is_own};
 use super::inner_calls::InnerCallLog;
+use super::turn_types::{StopReason, TurnEnd, TurnInput, TurnLimits};
 use super::{Event, History, Notifier, RecoveryPolicy, StatusUpdate};
 use crate::broker::Binding;
 use crate::conversation::{Content, Message, MessagePart, Role, ToolResult, ToolUse, Usage};
 use crate::ids::random_id;
 use crate::llm::{ModelRequest, ModelStop, OfferedTool, Provider};
 use crate::tool::{Activity, CallContext, ExchangeView, InnerCallSink, ServiceError, SessionContext, ToolOutcome};
-
-/// Limits of a turn that does not end by itself.
-#[derive(Debug, Clone, Copy)]
-pub struct TurnLimits {
-    /// Maximum requests to the model in one turn.
-    pub requests: usize,
-    /// How often the same call may fail in one turn before the turn ends.
-    pub same_failure: usize,
-    /// Maximum tokens of all requests and answers of one turn.
-    pub tokens: u64,
-}
-
-impl Default for TurnLimits {
-    fn default() -> Self {
-        Self { requests: 100, same_failure: 3, tokens: 5_000_000 }
-    }
-}
 
 /// Connects the model of a session with the tools of its mode.
 pub struct Exchange {
@@ -47,6 +31,8 @@ pub struct Exchange {
     pub(super) recovery: RecoveryPolicy,
     pub(super) system: Arc<str>,
     pub(super) tools: Arc<[OfferedTool]>,
+    /// The limits of the session.
+    budget: Arc<BudgetMeter>,
     /// Replaces the tools if the mode uses code execution.
     code: Option<Code>,
     /// Threads of the session's earlier code that did not stop.
@@ -58,62 +44,6 @@ pub(super) struct CallResult {
     pub(super) outcome: ToolOutcome,
     /// The tool that was refused for lack of consent. For code, the tool of its last call, if that call was refused.
     pub(super) refused: Option<String>,
-}
-
-/// The input of a turn.
-#[derive(Debug, Default)]
-pub struct TurnInput {
-    pub prompt: Vec<Content>,
-    /// Events of earlier decisions about the prompt: calls that no model made.
-    pub decided: Vec<Event>,
-    /// The first answer, if it is already known. If empty, the model is asked for it.
-    pub first: Vec<MessagePart>,
-}
-
-impl From<Vec<Content>> for TurnInput {
-    fn from(prompt: Vec<Content>) -> Self {
-        Self { prompt, ..Self::default() }
-    }
-}
-
-/// The stop reason and the usage of a turn.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TurnEnd {
-    pub ending: StopReason,
-    pub usage: Usage,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "reason", rename_all = "snake_case")]
-pub enum StopReason {
-    /// The model finished its answer.
-    EndTurn,
-    /// The answer reached its maximum length.
-    MaxTokens,
-    /// The turn reached its limit of requests or tokens, or the same call failed too often.
-    Exhausted {
-        why: String,
-    },
-    /// The model declined to answer.
-    Refusal,
-    Cancelled,
-    /// A call did not get the consent it needed, and the model then ended the turn.
-    CallRefused {
-        tool: String,
-    },
-    Failed {
-        why: String,
-        /// The HTTP status with which the provider rejected the request. Not stored.
-        #[serde(skip)]
-        status: Option<u16>,
-    },
-}
-
-impl StopReason {
-    /// Returns the end of a turn that failed without an HTTP status.
-    pub fn failure(why: impl Into<String>) -> Self {
-        Self::Failed { why: why.into(), status: None }
-    }
 }
 
 impl Exchange {
@@ -136,8 +66,8 @@ impl Exchange {
             Some(code) => (code.tools(), Code::with_instructions(&system.into())),
             None => (tools.collect(), system.into()),
         };
-        let recovery = RecoveryPolicy::default();
-        Self { provider, binding, session, notifier, limits, recovery, system, tools, code, abandoned: Arc::default() }
+        let (recovery, budget, abandoned) = (RecoveryPolicy::default(), Arc::default(), Arc::default());
+        Self { provider, binding, session, notifier, limits, recovery, system, tools, budget, code, abandoned }
     }
 
     /// Replaces the recovery policy, which handles a full window and failed requests.
@@ -145,6 +75,12 @@ impl Exchange {
     pub fn with_recovery(mut self, upkeep: RecoveryPolicy) -> Self {
         self.recovery = upkeep;
         self
+    }
+
+    /// Ends turns at the limits of the session.
+    #[must_use]
+    pub fn with_budget(self, budget: Arc<BudgetMeter>) -> Self {
+        Self { budget, ..self }
     }
 
     /// Shares the count of threads that did not stop with the other exchanges of the session.
@@ -167,7 +103,10 @@ impl Exchange {
         for event in opening.decided {
             emit_completed_call(self.notifier.as_ref(), event);
         }
-        let ending = self.run(history, opening.first, &mut turn, cancel).await;
+        let ending = match (self.run(history, opening.first, &mut turn, cancel).await, self.budget.time_reached()) {
+            (StopReason::Cancelled, Some(why)) => StopReason::Exhausted { why },
+            (ending, _) => ending,
+        };
         let end = TurnEnd { ending, usage: turn.usage };
         self.notifier.log(Event::TurnEnded { end: end.clone() });
         end
@@ -203,8 +142,10 @@ impl Exchange {
             let parts: Vec<_> = parts.into_iter().map(|part| turn.with_unique_id(part)).collect();
             let calls: Vec<_> = parts.iter().filter_map(tool_use).cloned().collect();
             if parts.is_empty() {
-                self.notifier
-                    .status(StatusUpdate::notice(format!("the model `{}` said nothing", self.provider.name())));
+                self.notifier.status(StatusUpdate::notice(format!(
+                    "the model `{}` said nothing",
+                    self.model_at(turn.model).0.name()
+                )));
             } else {
                 self.say(history, Message { role: Role::Assistant, parts });
             }
@@ -259,20 +200,26 @@ impl Exchange {
         turn: &mut TurnState,
         cancel: &CancellationToken,
     ) -> Result<ModelReply, StopReason> {
+        // Work that is done stays as it is: nothing is compacted for a request that cannot follow.
+        if let Some(why) = self.budget.limit_reached() {
+            return Err(StopReason::Exhausted { why });
+        }
         self.make_room(history, &mut turn.usage, cancel).await;
-        let asking = ModelCall {
-            provider: self.provider.as_ref(),
-            notifier: self.notifier.as_ref(),
-            retry: self.recovery.retry,
-            cancel,
-            streamed: true,
-        };
         let mut overflows = 0;
         loop {
             let request = ModelRequest {
                 system: Arc::clone(&self.system),
                 tools: Arc::clone(&self.tools),
                 messages: history.visible_messages(),
+            };
+            let (provider, next) = self.model_at(turn.model);
+            let asking = ModelCall {
+                provider: provider.as_ref(),
+                notifier: self.notifier.as_ref(),
+                retry: self.recovery.retry,
+                cancel,
+                streamed: true,
+                has_fallback: next.is_some(),
             };
             let FailedReply { parts, cause: why } = match asking.ask(&request).await {
                 Ok(answer) => return Ok(answer),
@@ -283,6 +230,15 @@ impl Exchange {
             }
             match why {
                 FailureCause::Cancelled => return Err(StopReason::Cancelled),
+                FailureCause::Limit(why) => return Err(StopReason::Exhausted { why }),
+                FailureCause::Unavailable(why) => match next {
+                    Some(next) => {
+                        turn.model += 1;
+                        let notice = format!("{why}; `{}` answers instead until this turn ends", next.name());
+                        self.notifier.status(StatusUpdate::notice(notice));
+                    }
+                    None => return Err(StopReason::failure(why)),
+                },
                 FailureCause::Failed { why, status } => return Err(StopReason::Failed { why, status }),
                 FailureCause::Overflow(refusal) => {
                     overflows += 1;
@@ -291,6 +247,12 @@ impl Exchange {
                 }
             }
         }
+    }
+
+    /// Returns the model of the exchange or the fallback with this index, and the one after it.
+    fn model_at(&self, index: usize) -> (&Arc<dyn Provider>, Option<&Arc<dyn Provider>>) {
+        let mut models = std::iter::once(&self.provider).chain(&self.recovery.fallbacks).skip(index);
+        (models.next().unwrap_or(&self.provider), models.next())
     }
 
     /// Returns a result for every call, in their order. Adjacent read-only calls run in parallel.
@@ -450,6 +412,8 @@ struct TurnState {
     ids: HashSet<String>,
     /// The tool of the last call, if that call was refused.
     refused: Option<String>,
+    /// The model that answers: the index of the fallback plus one, or zero for the model of the exchange.
+    model: usize,
 }
 
 impl TurnState {

@@ -1,4 +1,4 @@
-//! The port to external agents: separate programs that work on whole turns.
+//! The port to external agents: separate programs and remote agents that work on whole turns.
 //!
 //! Invariant: names no protocol. Passes on an agent's JSON unchanged, together with the same information in Skein's
 //! types.
@@ -15,7 +15,7 @@ use crate::broker::Binding;
 use crate::conversation::Content;
 use crate::ids::AgentName;
 use crate::llm::Provider;
-use crate::manifest::AcpRuntime;
+use crate::manifest::{A2aRuntime, AcpRuntime};
 use crate::principal::Principal;
 use crate::sandbox::SandboxSpec;
 use crate::tool::SessionContext;
@@ -23,17 +23,41 @@ use crate::tool::ask::Asker;
 
 /// Runs external agents.
 pub trait ExternalAgents: Send + Sync {
-    /// Starts the program if it is not running, and opens an external session in it.
+    /// Opens an external session. Starts the program of the agent if it is not running.
     fn enter(
         &self,
         entering: ExternalSessionRequest,
     ) -> BoxFuture<'_, Result<Arc<dyn ExternalSession>, ExternalAgentError>>;
 
-    /// Returns the program as a model without tools, for single questions.
-    fn model(&self, who: ExternalAgentSpec) -> Arc<dyn Provider>;
+    /// Returns the agent as a model without tools, for single questions.
+    fn model(&self, who: ExternalAgent) -> Arc<dyn Provider>;
 }
 
-/// An external agent, as its manifest describes it.
+/// An external agent.
+#[derive(Debug, Clone)]
+pub enum ExternalAgent {
+    Program(Box<ExternalAgentSpec>),
+    Remote(RemoteAgentSpec),
+}
+
+impl ExternalAgent {
+    pub fn name(&self) -> &AgentName {
+        match self {
+            Self::Program(spec) => &spec.name,
+            Self::Remote(spec) => &spec.name,
+        }
+    }
+}
+
+/// A remote agent, as its manifest describes it.
+#[derive(Debug, Clone)]
+pub struct RemoteAgentSpec {
+    pub name: AgentName,
+    pub title: String,
+    pub runtime: A2aRuntime,
+}
+
+/// An external agent that is a program, as its manifest describes it.
 #[derive(Debug, Clone)]
 pub struct ExternalAgentSpec {
     pub name: AgentName,
@@ -56,7 +80,7 @@ pub struct AgentSandbox {
 /// A request to open an external session for a Skein session.
 #[derive(Clone)]
 pub struct ExternalSessionRequest {
-    pub agent: ExternalAgentSpec,
+    pub agent: ExternalAgent,
     pub session: Arc<SessionContext>,
     pub binding: Arc<Binding>,
     pub asker: Arc<dyn Asker>,

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::llm::{ModelInfo, ModelRegistry, Price, ProviderEndpoint, RequestLimits, RequestQueues};
-use crate::manifest::Settings;
+use crate::llm::{
+    AllowedModels, AllowedProviders, ModelInfo, ModelPolicy, ModelRegistry, Price, ProviderEndpoint, RequestLimits,
+    RequestQueues,
+};
+use crate::manifest::{ManagedProvider, ModelAllowList, ProviderAllowList, Settings};
 
 /// Returns the registry of the models and providers in the user's settings. All registries of a process share `queues`.
 pub fn models(settings: &Settings, queues: Arc<RequestQueues>) -> ModelRegistry {
@@ -24,5 +27,19 @@ pub fn models(settings: &Settings, queues: Arc<RequestQueues>) -> ModelRegistry 
         });
         (name.clone(), ModelInfo { window: facts.window, price })
     });
-    ModelRegistry { providers: providers.collect(), facts: facts.collect(), queues }
+    let (providers, facts) = (providers.collect(), facts.collect());
+    ModelRegistry { providers, facts, queues, policy: policy(settings) }
+}
+
+/// Returns the limits of managed settings.
+fn policy(settings: &Settings) -> ModelPolicy {
+    let providers = settings.allowed_providers.iter().map(|ProviderAllowList { providers, setting }| {
+        let address = |provider: &ManagedProvider| (provider.name().to_owned(), provider.base_url().map(str::to_owned));
+        AllowedProviders { addresses: providers.iter().map(address).collect(), setting: setting.to_string() }
+    });
+    let models = settings.allowed_models.iter().map(|ModelAllowList { models, setting }| AllowedModels {
+        patterns: models.clone(),
+        setting: setting.to_string(),
+    });
+    ModelPolicy { providers: providers.collect(), models: models.collect(), fixed_prices: settings.fixed_prices }
 }

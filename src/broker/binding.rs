@@ -4,14 +4,16 @@ mod admission;
 mod client_tools;
 mod credential_gate;
 mod exclusion;
+mod hooks;
 pub(super) mod host_gate;
 mod permit;
+mod policy;
 mod redirect;
 mod resources;
 mod sandbox;
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -19,27 +21,27 @@ use tokio::sync::watch;
 pub use admission::AdmissionError;
 use admission::AdmittedCall;
 use exclusion::ExclusionError;
+pub use hooks::{HookOccasion, HookVerdict};
 use host_gate::SessionHostGate;
 pub use permit::PermitError;
+pub(super) use policy::CallPolicy;
 pub use resources::{Requester, ServiceResource};
 use sandbox::BoundSandbox;
 
 use super::bound_tool::{BoundTool, SHELL, SandboxChoice, always_asks, reaching, url_argument};
 use super::files::CallPaths;
-use super::gate::{self, DecisionReason, GateDecision, Judge};
+use super::gate::{self, DecisionReason, GateDecision};
 use super::pinned_specs::{ToolClaims, ui_of};
 use super::session_state::BrokerState;
-use super::{
-    BindRequest, MissingService, ParentLimits, RequiredBinder, files, names, rule_arguments, sanitize, unmatched_rules,
-};
+use super::{BindRequest, MissingService, RequiredBinder, files, names, rule_arguments, sanitize, unmatched_rules};
 use crate::graph::{GroupRuleKind, Plan, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
 use crate::manifest::{ApprovalLevel, CodeExecution, Layer, ServiceEntry, Transport};
-use crate::permissions::{self, Call, CommandRule, SourcedRule};
-use crate::sandbox::{SandboxGate, SandboxLauncher};
+use crate::permissions::{self, Call, CommandRule};
+use crate::sandbox::SandboxGate;
 use crate::services::{Lease, Service};
 use crate::tool::editor::EditorCapabilities;
-use crate::tool::{Activity, CallContext, Catalog, ServiceError, SessionStates, ToolCall, ToolOutcome, ToolSpec};
+use crate::tool::{Activity, CallContext, Catalog, ServiceError, ToolCall, ToolOutcome, ToolSpec};
 
 /// The tools, services and permissions of a session in its mode.
 pub struct Binding {
@@ -77,28 +79,6 @@ pub(super) struct BindingBase {
     pub(super) scope: ToolScope,
     pub(super) gate: Arc<SessionHostGate>,
     pub(super) request: BindRequest,
-}
-
-/// Decides about calls that are in scope.
-pub(super) struct CallPolicy {
-    /// Can become stricter while calls run, never looser.
-    pub(super) approval: Mutex<ApprovalLevel>,
-    pub(super) rules: Vec<SourcedRule>,
-    /// Consulted at the level `smart`.
-    pub(super) judge: Option<Arc<dyn Judge>>,
-    pub(super) limits: ParentLimits,
-    /// What the broker remembers about each session.
-    pub(super) states: Arc<SessionStates<BrokerState>>,
-    /// Knows what this machine enforces. `None`: nothing.
-    pub(super) sandboxes: Option<SandboxLauncher>,
-}
-
-impl CallPolicy {
-    /// Returns the approval level. Never looser than the parent's current level.
-    pub(super) fn approval(&self) -> ApprovalLevel {
-        let own = *self.approval.lock().unwrap_or_else(PoisonError::into_inner);
-        self.limits.parent.as_ref().map_or(own, |parent| own.stricter(parent.approval()))
-    }
 }
 
 /// A tool of a bound service that the session does not get, and the reason.
@@ -365,7 +345,7 @@ impl Binding {
         arguments: Map<String, Value>,
         context: CallContext,
     ) -> Result<ToolOutcome, ServiceError> {
-        let AdmittedCall { tool, service, target, consented, .. } =
+        let AdmittedCall { tool, service, target, consented, hook_context, .. } =
             match self.check_call(name, &arguments, &context).await? {
                 Ok(admitted) => admitted,
                 Err(outcome) => return Ok(outcome),
@@ -378,12 +358,14 @@ impl Binding {
             context = context.with_targets([target.real]);
         }
         context.report(Activity::Running);
+        let hooked = self.call_to_report(&arguments, &context);
         let call = ToolCall { tool: tool.spec.name.clone(), arguments, context };
-        match service.call(call).await {
-            Err(ServiceError::Cancelled) => Err(ServiceError::Cancelled),
-            Err(error) => Ok(ToolOutcome::error(error.to_string()).limit()),
-            Ok(outcome) => Ok(outcome.limit()),
-        }
+        let outcome = match service.call(call).await {
+            Err(ServiceError::Cancelled) => return Err(ServiceError::Cancelled),
+            Err(error) => ToolOutcome::error(error.to_string()).limit(),
+            Ok(outcome) => outcome.limit(),
+        };
+        Ok(self.finish_hooks(name, outcome, hook_context, hooked).await)
     }
 
     /// Records the claims of third-party tools for front ends, in this session and in all its parents.
@@ -427,6 +409,11 @@ impl Binding {
         Ok(self.decide(name, &admitted, arguments))
     }
 
+    /// Returns the reason for a decision as text. Names the managed setting that sets the approval level, if one does.
+    pub fn explain(&self, because: &DecisionReason) -> String {
+        self.policy.explain(because)
+    }
+
     /// Combines rules, approval level and the check for protected paths.
     fn decide(&self, name: &str, admitted: &AdmittedCall<'_>, arguments: &Map<String, Value>) -> GateDecision {
         let tool = admitted.tool;
@@ -462,6 +449,9 @@ impl Binding {
         };
         let rules = &self.policy.rules;
         let verdict = match tool.sandbox_choice(arguments) {
+            SandboxChoice::Unsandboxed(_) if self.policy.managed_sandbox.is_some() => {
+                self.policy.refuse_unsandboxed(verdict)
+            }
             SandboxChoice::Unsandboxed(reason)
                 if self.sandbox.is_some() && !permissions::allow_by_program(rules, call) =>
             {

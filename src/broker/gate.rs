@@ -3,7 +3,7 @@
 use futures::future::BoxFuture;
 
 use crate::diagnostic::printable;
-use crate::manifest::{ApprovalLevel, PermissionRule};
+use crate::manifest::{ApprovalLevel, ManagedSetting, PermissionRule};
 use crate::network::RemoteHost;
 use crate::permissions::{RuleDecision, SourcedRule};
 use crate::sandbox::ProtectedPath;
@@ -57,13 +57,31 @@ pub enum DecisionReason {
     Unsure(SourcedRule),
     /// The command runs without a sandbox, which every level asks about. `rule` would allow it.
     Unsandboxed { reason: String, rule: String },
+    /// The command is to run without a sandbox, which a managed setting forbids.
+    ManagedSandbox(ManagedSetting),
     /// The call writes a protected path, which every level asks about. `rule` would allow it.
     Protected { path: ProtectedPath, rule: String },
+    /// A hook wants the user to decide, at every level.
+    Hook { reason: String },
 }
 
 impl DecisionReason {
     pub(super) fn rules(rules: &[&SourcedRule]) -> Self {
         Self::Rules(rules.iter().map(|rule| (*rule).clone()).collect())
+    }
+
+    /// Returns the approval level that led to the decision. `None` if something else did.
+    pub(super) fn level(&self) -> Option<ApprovalLevel> {
+        match self {
+            Self::Level(level) | Self::ReadOnly(level) | Self::Host { level, .. } => Some(*level),
+            Self::Rules(_)
+            | Self::UserNamed(_)
+            | Self::Unsure(_)
+            | Self::Unsandboxed { .. }
+            | Self::ManagedSandbox(_)
+            | Self::Hook { .. }
+            | Self::Protected { .. } => None,
+        }
     }
 }
 
@@ -96,7 +114,11 @@ impl std::fmt::Display for DecisionReason {
             DecisionReason::Unsandboxed { reason, .. } => {
                 write!(f, "the command is to run without a sandbox: {}", printable(reason))
             }
+            DecisionReason::ManagedSandbox(setting) => {
+                write!(f, "{setting} forbids commands without a sandbox; run it without `unsandboxed`")
+            }
             DecisionReason::Protected { path, .. } => path.fmt(f),
+            DecisionReason::Hook { reason } => write!(f, "a hook asks for your decision: {}", printable(reason)),
         }
     }
 }
@@ -173,7 +195,7 @@ pub(super) fn guard_unsandboxed(verdict: GateDecision, reason: String, rule: Str
 /// Returns the reason for a refusal when there is no user to ask, with the option that would allow the call.
 pub(super) fn no_asker_reason(because: &DecisionReason) -> String {
     match because {
-        DecisionReason::Rules(_) | DecisionReason::Unsure(_) => {
+        DecisionReason::Rules(_) | DecisionReason::Unsure(_) | DecisionReason::Hook { .. } => {
             format!("this call needs consent and no user can be asked; {because}")
         }
         DecisionReason::Host { host, .. } => {
@@ -187,6 +209,7 @@ pub(super) fn no_asker_reason(because: &DecisionReason) -> String {
             "this call needs consent and no one can be asked; {path}. A rule that names the path allows it: run skein \
              with `--allow '{rule}'`, or write the rule into your config"
         ),
+        DecisionReason::ManagedSandbox(_) => because.to_string(),
         DecisionReason::Level(_) | DecisionReason::ReadOnly(_) | DecisionReason::UserNamed(_) => NO_ASKER.to_owned(),
     }
 }

@@ -43,12 +43,24 @@ impl BindRequest {
 }
 
 impl Broker {
+    /// Fails if a managed setting does not allow the service.
+    fn check_service(&self, entry: &ServiceEntry) -> Result<(), ServiceError> {
+        match self.plan.manifests().service_refusal(entry) {
+            Some(setting) => {
+                let service = entry.manifest.name.clone();
+                Err(ServiceError::NotStarted { service, reason: format!("{setting} does not list it") })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Starts a service and returns its catalog. For inspection only; tools are called through a binding.
     pub async fn inspect_service(
         &self,
         entry: &ServiceEntry,
         session: &SessionContext,
     ) -> Result<Arc<Catalog>, ServiceError> {
+        self.check_service(entry)?;
         self.lease_service(entry, session).service().catalog().await
     }
 
@@ -59,6 +71,7 @@ impl Broker {
         uri: &str,
         context: CallContext,
     ) -> Result<Value, ServiceError> {
+        self.check_service(entry)?;
         let lease = self.lease_service(entry, &context.session);
         let catalog = lease.service().catalog().await?;
         let listed = catalog.resources.iter().any(|resource| resource["uri"] == json!(uri));

@@ -29,6 +29,10 @@ impl Broker {
             limits: self.limits.clone(),
             states: Arc::clone(&self.states),
             sandboxes: self.pool.sandbox_launcher().cloned(),
+            managed_approval: self.plan.manifests().managed.approval(),
+            managed_sandbox: self.plan.manifests().managed.sandbox_requirement(),
+            hooks: self.plan.manifests().hooks(),
+            pool: self.pool.clone(),
         };
         let own = self.states.of(&request.session);
         let state = self.limits.parent.as_ref().map_or_else(|| Arc::clone(&own), |parent| parent.top_state());
@@ -54,7 +58,8 @@ impl Broker {
             let requirements = Some(Arc::clone(&requirements));
             ServiceSpec { manifest: entry.manifest.clone(), sandbox, requirements }
         };
-        let find_spec = |name: &ServiceName| find(name).map(spec);
+        let is_allowed = |entry: &&ServiceEntry| self.plan.manifests().service_refusal(entry).is_none();
+        let find_spec = |name: &ServiceName| find(name).filter(is_allowed).map(spec);
         match entry.layer {
             Layer::Editor => self.pool.lease_brought(&spec(entry), session, &find_spec),
             Layer::Builtin | Layer::User | Layer::Project | Layer::Extra => {

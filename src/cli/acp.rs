@@ -18,7 +18,7 @@ use super::runtime::{self, CommandRuntime, StopSignals};
 use super::session_flags::AgentFlags;
 use super::upgrade::{self, Reader};
 use super::workspace_loader::WorkspaceLoader;
-use super::{Global, configure, top_of_mind, tutorial};
+use super::{Global, configure, managed_files, top_of_mind, tutorial};
 use crate::acp::{self, AcpServer};
 use crate::agents::TurnLimits;
 use crate::graph::Plan;
@@ -28,6 +28,7 @@ use crate::process::minimal_environment;
 use crate::project::ProjectLoader as _;
 use crate::store;
 use crate::task::TaskScope;
+use local_terminals::{LocalTerminals, TerminalLimits};
 
 #[derive(Debug, Args)]
 pub(super) struct AcpArgs {
@@ -63,6 +64,7 @@ pub(super) fn run(
     let plan = Plan::empty();
     if let Some(url) = &args.connect {
         let server = connect::ServerEndpoint::resolve(url, args.token_file.as_deref(), folders)?;
+        let limits = TerminalLimits::of(managed_files::empty_plan(global, folders)?.manifests());
         return runtime::block_on(
             plan,
             global,
@@ -71,7 +73,8 @@ pub(super) fn run(
             async |started: &CommandRuntime, _: &mut CommandOutput| {
                 let launcher = started.runtime.pool().sandbox_launcher().cloned();
                 let environment = minimal_environment(folders.environment());
-                connect::run(&server, launcher, environment, &started.interrupt_for(connect::GRACE)).await
+                let (terminals, answers) = LocalTerminals::new(launcher, environment, limits);
+                connect::run(&server, terminals, answers, &started.interrupt_for(connect::GRACE)).await
             },
         );
     }

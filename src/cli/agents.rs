@@ -90,11 +90,14 @@ impl RunningAgents {
 pub(super) const UNFENCED: &str =
     "unfenced: what it asks of Skein is held by its mode; what its process does by itself is not";
 
+/// The same about an agent on another machine.
+const REMOTE: &str = "unfenced: what it asks of Skein is held by its mode; what it does on its own machine is not";
+
 fn list(plan: &Plan, agent: &AgentEntry, output: &mut CommandOutput) {
     let manifest = &agent.manifest;
     let label = if plan.is_unfenced(agent) { " (unfenced)" } else { "" };
     output.line(&format!("{BOLD}{}{BOLD:#}{label}  {}", manifest.name, display_line(&manifest.description)));
-    for entry in &agent.modes {
+    for entry in plan.modes_of(agent) {
         let internal = if entry.mode.internal { " (internal)" } else { "" };
         output.line(&format!("  {:<14} {}{internal}", entry.mode.slug.as_str(), display_line(&entry.mode.description)));
         output.line(&format!("  {:<14} {QUIET}tools: {}{QUIET:#}", "", groups(entry)));
@@ -109,6 +112,10 @@ fn show(plan: &Plan, agent: &AgentEntry, running: &RunningAgents, output: &mut C
     output.line(&format!("from: {} ({})", display_line(&agent.source.file), agent.layer));
     for file in &agent.overrides {
         output.line(&format!("overrides: {}", display_line(file)));
+    }
+    if let Some(AgentRuntime::A2a(a2a)) = &manifest.runtime {
+        output.line(&format!("connects to: {} (A2A)", display_line(&a2a.url)));
+        output.line(REMOTE);
     }
     if let Some(AgentRuntime::Acp(acp)) = &manifest.runtime {
         let AgentProgram { command, args, .. } = acp.program();
@@ -131,7 +138,7 @@ fn show(plan: &Plan, agent: &AgentEntry, running: &RunningAgents, output: &mut C
         let names: Vec<_> = delegates.iter().map(ModeId::to_string).collect();
         output.line(&format!("delegates to: {}", names.join(", ")));
     }
-    for entry in &agent.modes {
+    for entry in plan.modes_of(agent) {
         let mode = &entry.mode;
         let default = if default_mode(agent) == mode.slug.as_str() { " (default)" } else { "" };
         let internal = if mode.internal { " (internal: never offered to a user)" } else { "" };
@@ -189,9 +196,8 @@ fn default_mode(agent: &AgentEntry) -> String {
 
 fn agent_json(plan: &Plan, agent: &AgentEntry, running: &RunningAgents) -> Value {
     let manifest = &agent.manifest;
-    let modes: Vec<_> = agent
-        .modes
-        .iter()
+    let modes: Vec<_> = plan
+        .modes_of(agent)
         .map(|entry| {
             let mode = &entry.mode;
             let id = ModeId::new(manifest.name.clone(), mode.slug.clone());

@@ -2,6 +2,7 @@
 //! nothing, starts only itself, and connects only to this machine.
 
 mod files;
+mod hooks;
 mod reach;
 mod sandbox;
 
@@ -16,15 +17,16 @@ use super::folders::Folders;
 use super::keys::{KeyLocation, KeyringError, Keys};
 use super::models::KnownModels;
 use super::output::{CommandError, CommandOutput, display_line};
-use super::{Global, top_of_mind, upgrade, workspace};
+use super::{Global, managed_files, top_of_mind, upgrade, workspace};
 use crate::agents::models;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::graph::Plan;
 use crate::ids::ModelRef;
-use crate::manifest::Settings;
+use crate::manifest::{ManagedConfig, Manifests, Settings};
 use crate::services::builtin::knowledge::problems;
 use crate::session::ModelSource as _;
 use crate::trust::{ProjectFiles, TrustState, TrustStore};
+use hooks::HookLine;
 use sandbox::SandboxReport;
 
 #[derive(Debug, Args)]
@@ -91,7 +93,8 @@ pub(super) fn run(
     if !args.json && upgrade::is_upgraded(folders) {
         upgrade::CHANGES.iter().for_each(|line| output.line(line));
     }
-    print_findings(&found, &sandbox, args.json, output);
+    let hooks = plan.as_ref().map(|plan| hooks::list(plan.manifests())).unwrap_or_default();
+    print_findings(&found, &sandbox, &hooks, args.json, output);
     match found.count(Severity::Error) {
         0 => Ok(()),
         1 => Err(CommandError::work("the set-up has 1 error", "it says its fix")),
@@ -99,12 +102,19 @@ pub(super) fn run(
     }
 }
 
-fn print_findings(found: &Findings, sandbox: &SandboxReport, as_json: bool, output: &mut CommandOutput) {
+fn print_findings(
+    found: &Findings,
+    sandbox: &SandboxReport,
+    hooks: &[HookLine],
+    as_json: bool,
+    output: &mut CommandOutput,
+) {
     let counts = [Severity::Error, Severity::Warning, Severity::Note].map(|severity| found.count(severity));
     let [errors, warnings, notes] = counts;
     if as_json {
         output.json(&json!({
             "errors": errors, "warnings": warnings, "notes": notes, "findings": found.0, "sandbox": sandbox.json(),
+            "hooks": hooks,
         }));
         return;
     }
@@ -112,6 +122,7 @@ fn print_findings(found: &Findings, sandbox: &SandboxReport, as_json: bool, outp
         output.line(&format!("{severity}: {what}\n  at:  {place}\n  fix: {fix}"));
     }
     sandbox.lines().iter().for_each(|line| output.line(&display_line(line)));
+    hooks.iter().for_each(|hook| output.line(&display_line(&hook.to_string())));
     let plural = |count: usize, thing: &str| format!("{count} {thing}{}", if count == 1 { "" } else { "s" });
     let counted = [plural(errors, "error"), plural(warnings, "warning"), plural(notes, "note")].join(", ");
     output.line(&format!("{counted}; nothing but this machine was asked"));
@@ -145,6 +156,27 @@ fn trust(folders: &Folders, found: &mut Findings) {
 
 const LOOK: &str = "look at it with `skein trust`, which asks";
 
+/// Lists the managed settings, the flags that they override, and managed files that this user can change.
+fn list_managed_settings(global: &Global, manifests: &Manifests, folders: &Folders, found: &mut Findings) {
+    let fix = "nothing need be done; only the administrator of this machine changes it";
+    for entry in manifests.managed.entries() {
+        let stated = serde_json::to_value(&entry.config).unwrap_or_default();
+        for key in ManagedConfig::KEYS {
+            if let Some(value) = stated.get(key) {
+                let what = format!("the managed setting `{key}` is {value}");
+                found.add(Severity::Note, what, entry.setting(key).location(), fix);
+            }
+        }
+    }
+    for note in managed_files::notes(global, manifests) {
+        found.warning(note, "the flags and variables of this command", "leave out the flag, or unset the variable");
+    }
+    for path in managed_files::paths(global).iter().filter(|path| managed_files::is_writable(path)) {
+        let what = "you can change the managed settings, so they bind only those who cannot";
+        found.warning(what, folders.display_path(path), "let only the administrator write the file");
+    }
+}
+
 /// Reports the errors and warnings of `skein check`, then what the plan needs from this machine. Returns the plan;
 /// `None` if the manifests have errors.
 fn manifests(global: &Global, folders: &Folders, found: &mut Findings) -> Option<Plan> {
@@ -162,12 +194,14 @@ fn manifests(global: &Global, folders: &Folders, found: &mut Findings) -> Option
         }
     }
     if let Some(plan) = resolved.plan {
+        list_managed_settings(global, plan.manifests(), folders, found);
         reach::services(plan.manifests(), folders, found);
         model(&Settings::of(plan.manifests()), true, folders, found);
         return Some(plan);
     }
     // Check the readable manifests anyway: one error must not hide the others.
     let manifests = workspace::manifests_quietly(global, folders).ok()?;
+    list_managed_settings(global, &manifests, folders, found);
     reach::services(&manifests, folders, found);
     model(&Settings::of(&manifests), false, folders, found);
     let what = "some manifests have errors: what could not be read of them was not looked at";

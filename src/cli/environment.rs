@@ -8,6 +8,15 @@ pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// Returns the address of the session's D-Bus. Tries no other address: a program started without a session has no bus.
+pub(super) fn session_bus() -> Option<String> {
+    variable("DBUS_SESSION_BUS_ADDRESS").or_else(|| {
+        let bus = Path::new(&variable("XDG_RUNTIME_DIR")?).join("bus");
+        // A relative path would be in a folder of the project.
+        (bus.is_absolute() && bus.exists()).then(|| format!("unix:path={}", bus.display()))
+    })
+}
+
 /// Returns the program's file in a folder of the PATH. `None` if there is none.
 pub(super) fn find_in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;

@@ -154,7 +154,8 @@ impl Import {
         let profile = user.and_then(|config| config.profile.clone()).unwrap_or_else(|| "default".to_owned());
         let mut changes = Vec::new();
         if let Some(model) = self.moved.processor.clone() {
-            let has = user.and_then(|config| config.profiles.get(&profile)).and_then(|it| it.processor.clone());
+            let has =
+                user.and_then(|config| config.profiles.get(&profile)?.processor.as_ref()?.models().first().cloned());
             match has {
                 Some(has) if has == model => {}
                 Some(has) => self.skip(&format!("the model {model}"), &format!("your profile names {has} already")),

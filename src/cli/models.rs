@@ -24,6 +24,8 @@ pub(super) struct KnownModels {
     /// The models that the user named, in a config or for this run. A project or recipe must not choose the judge.
     users: HashSet<ModelRef>,
     upkeep: RecoveryPolicy,
+    /// The profile's main model, and those that replace it.
+    processors: Vec<ModelRef>,
     keys: Keys,
     /// A file that records the models' answers.
     record: Option<PathBuf>,
@@ -47,6 +49,7 @@ impl KnownModels {
             accelerator: accelerator.clone().or_else(|| settings.accelerator.clone()),
             judge: accelerator.or_else(|| settings.users_accelerator.clone()),
             users,
+            processors: settings.processor.iter().chain(&settings.fallbacks).cloned().collect(),
             upkeep: RecoveryPolicy { moderator: settings.moderator, ..RecoveryPolicy::default() },
             keys,
             record,
@@ -90,6 +93,13 @@ impl ModelSource for KnownModels {
         Ok(RecoveryPolicy { accelerator: fast.transpose()?, ..self.upkeep.clone() })
     }
 
+    fn fallbacks(&self, model: &ModelRef) -> Result<Vec<Arc<dyn Provider>>, LlmError> {
+        match self.processors.split_first() {
+            Some((first, others)) if first == model => others.iter().map(|name| self.provider(name)).collect(),
+            _ => Ok(Vec::new()),
+        }
+    }
+
     fn judge(&self, model: &ModelRef) -> Option<Arc<dyn Provider>> {
         match &self.judge {
             Some(fast) => self.make(fast).ok(),
@@ -103,7 +113,10 @@ impl ModelSource for KnownModels {
 pub(super) fn check_model(models: &dyn ModelSource, name: &ModelRef, plan: &Plan) -> Result<(), CommandError> {
     if let Some(agent) = name.external_agent() {
         let external = plan.agent(agent.as_str()).is_some_and(|entry| entry.manifest.runtime.is_some());
-        let problem = format!("there is no external agent `{agent}`");
+        let problem = match plan.agent_refusal(agent.as_str()) {
+            Some(setting) => format!("the agent `{agent}` cannot be used: {setting} does not list it"),
+            None => format!("there is no external agent `{agent}`"),
+        };
         return if external {
             Ok(())
         } else {
@@ -112,6 +125,6 @@ pub(super) fn check_model(models: &dyn ModelSource, name: &ModelRef, plan: &Plan
     }
     let help =
         "run `skein configure`, or choose another model: --model, SKEIN_MODEL, SKEIN_ACCELERATOR or your profile";
-    let made = models.provider(name).and_then(|_| models.recovery_policy());
+    let made = models.provider(name).and_then(|_| models.fallbacks(name)).and_then(|_| models.recovery_policy());
     made.map(drop).map_err(|error| CommandError::usage(error.to_string(), help))
 }

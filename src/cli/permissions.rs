@@ -138,11 +138,17 @@ fn rule_json(rule: &SourcedRule) -> Value {
         "tool": rule.rule.tool, "host": rule.rule.host, "arguments": rule.rule.arguments, "then": rule.rule.then, "project": rule.rule.project,
         "layer": null, "file": null, "line": null,
     });
-    if let RuleOrigin::Config { layer, place } = &rule.origin {
-        value["layer"] = json!(layer);
-        value["file"] = json!(place.file);
-        value["line"] = json!(place.span.as_ref().map(|span| span.line));
-    }
+    let (layer, place) = match &rule.origin {
+        RuleOrigin::Config { layer, place } => (json!(layer), place),
+        RuleOrigin::Managed { setting, except } => {
+            value["except"] = json!(except);
+            (json!("managed"), &setting.place)
+        }
+        RuleOrigin::Flag => return value,
+    };
+    value["layer"] = layer;
+    value["file"] = json!(place.file);
+    value["line"] = json!(place.span.as_ref().map(|span| span.line));
     value
 }
 
@@ -185,14 +191,16 @@ fn test(
             )
         })?;
         let command = CommandLine { parts: binding.allow_rules(tool, &arguments), unreadable: unreadable(&arguments) };
+        let reason = binding.explain(outcome(&verdict).1);
         let idle = binding.rules_without_match();
         if args.json {
             let mut told = decision_json(tool, &id, &verdict, &command);
+            told["because"] = json!(reason);
             told["idle_rules"] = json!(idle);
             output.json(&told);
         } else {
             idle.iter().for_each(|problem| output.note(&display_line(problem)));
-            print_decision(&verdict, &command, output);
+            print_decision(&verdict, &reason, &command, output);
         }
         Ok(())
     })
@@ -212,9 +220,9 @@ struct CommandLine<'a> {
     unreadable: Option<&'static str>,
 }
 
-fn print_decision(verdict: &GateDecision, command: &CommandLine<'_>, output: &mut CommandOutput) {
-    let (outcome, because) = outcome(verdict);
-    output.line(&format!("{BOLD}{outcome}{BOLD:#}: {}", display_line(&because.to_string())));
+fn print_decision(verdict: &GateDecision, reason: &str, command: &CommandLine<'_>, output: &mut CommandOutput) {
+    let (outcome, _) = outcome(verdict);
+    output.line(&format!("{BOLD}{outcome}{BOLD:#}: {}", display_line(reason)));
     for part in &command.parts {
         let by = part.allowed_by.map_or_else(|| "no rule allows it".to_owned(), ToString::to_string);
         output.line(&format!("  {}  {QUIET}{}{QUIET:#}", display_line(&part.command), display_line(&by)));
@@ -234,6 +242,8 @@ fn decision_json(tool: &str, id: &ModeId, verdict: &GateDecision, command: &Comm
         | DecisionReason::Host { .. }
         | DecisionReason::UserNamed(_)
         | DecisionReason::Unsandboxed { .. }
+        | DecisionReason::ManagedSandbox(_)
+        | DecisionReason::Hook { .. }
         | DecisionReason::Protected { .. } => Vec::new(),
     };
     let part = |part: &CommandRule<'_>| {

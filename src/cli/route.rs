@@ -20,6 +20,7 @@ use crate::llm::{LlmError, Provider};
 use crate::manifest::Settings;
 use crate::orchestrator::Orchestrator;
 use crate::orchestrator::route::{DecisionSource, Route, RoutingDecision, UnknownModeError, parse_mode};
+use crate::principal::Principal;
 use crate::router::RankedMode;
 use crate::secrets;
 use crate::session::ModelSource as _;
@@ -74,7 +75,8 @@ pub(super) fn run(
         tokio.block_on(remember(&orchestrator, &prompt, mode, &plan, folders))?;
     }
     let sessions = earlier_sessions(folders)?;
-    let routed = orchestrator.would_route(&plan, &folders.cwd, &prompt, sessions.as_ref(), adviser.as_deref());
+    let local = Principal::local();
+    let routed = orchestrator.would_route(&local, &plan, &folders.cwd, &prompt, sessions.as_ref(), adviser.as_deref());
     let (decision, problems) = tokio.block_on(routed).map_err(no_such_mode)?;
     problems.iter().for_each(|problem| output.note(&display_line(problem)));
     if args.json {
@@ -146,7 +148,7 @@ async fn remember(
             "say it without the secret",
         ));
     }
-    let kept = orchestrator.remember(&folders.cwd, prompt.trim(), &mode).await;
+    let kept = orchestrator.remember(&Principal::local(), &folders.cwd, prompt.trim(), &mode).await;
     kept.map_err(|error| CommandError::work(error.to_string(), "check the data folder"))
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::attention::UserAttention;
 use super::folders::Folders;
 use super::logins::Logins;
 use super::output::{CommandError, CommandOutput, display_line};
@@ -15,11 +16,12 @@ use super::{Global, sandbox};
 use crate::agents::TurnLimits;
 use crate::broker::BindError;
 use crate::graph::Plan;
+use crate::principal::GrantError;
 use crate::process::{self, Reaper};
 use crate::runtime::{Runtime, RuntimePaths};
 use crate::sandbox::SandboxLauncher;
 use crate::services::{Cassette, Environment, PoolOptions};
-use crate::session::{SessionError, SessionOptions, Sessions};
+use crate::session::{AttentionSink, SessionError, SessionOptions, Sessions};
 use crate::store::{self, StoreError};
 use crate::tool::{SessionContext, SessionContextPorts};
 
@@ -154,7 +156,9 @@ pub(super) fn sockets(folders: &Folders) -> PathBuf {
 /// Opens sessions over the store, with scratch files in the state folder.
 pub(super) fn sessions(store: store::SessionStore, limits: TurnLimits, folders: &Folders) -> Sessions {
     let hidden = Arc::new(folders.paths_to_hide());
-    let options = SessionOptions { limits, scratch: folders.state.join("scratch"), hidden, os: std::env::consts::OS };
+    let scratch = folders.state.join("scratch");
+    let attention: Option<Arc<dyn AttentionSink>> = Some(Arc::new(UserAttention));
+    let options = SessionOptions { limits, scratch, hidden, os: std::env::consts::OS, attention };
     Sessions::new(store, options)
 }
 
@@ -259,6 +263,7 @@ fn has_terminal() -> bool {
 pub(super) fn bind_failure(error: &BindError) -> CommandError {
     let help = match error {
         BindError::UnknownMode(_) => "see `skein agents`",
+        BindError::Managed { .. } => ADMINISTRATOR,
         BindError::Planned { .. } => "choose another mode, or make the dependency optional in the mode's manifest",
         BindError::Service { .. } => {
             "correct the service's manifest, or make its dependency optional; the log has its own words"
@@ -266,6 +271,10 @@ pub(super) fn bind_failure(error: &BindError) -> CommandError {
     };
     CommandError::work(error.to_string(), help)
 }
+
+/// Help for a refusal by a managed setting.
+pub(super) const ADMINISTRATOR: &str =
+    "ask the administrator of this machine; `skein doctor` lists the managed settings";
 
 /// Help for an unknown session id.
 pub(super) const LISTED: &str = "`skein sessions list` shows those that there are";
@@ -279,6 +288,7 @@ pub(super) fn session_failure(error: &SessionError) -> CommandError {
         SessionError::External(_) => {
             CommandError::work(error.to_string(), "the log has what the agent itself said; see docs/external-agents.md")
         }
+        SessionError::Grant(GrantError::Managed(_)) => CommandError::usage(error.to_string(), ADMINISTRATOR),
         SessionError::Grant(_) => CommandError::usage(error.to_string(), "use a token with other limits"),
         SessionError::Folder(_) => CommandError::work(error.to_string(), "check the folder for state of Skein"),
         SessionError::Record { .. } => CommandError::work(error.to_string(), "start a new session"),

@@ -11,6 +11,7 @@ use clap::Args;
 use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
+use super::app_gallery::StoredApps;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::reload::{self, ReloadTriggers};
@@ -18,7 +19,7 @@ use super::runtime::{self, CommandRuntime, StopSignals, store_failure};
 use super::session_flags::AgentFlags;
 use super::workspace_loader::WorkspaceLoader;
 use super::{Global, SandboxFlag, private_files, top_of_mind};
-use crate::acp::{AcpServer, SharedSessions};
+use crate::acp::{AcpServer, SessionObserver, SharedSessions};
 use crate::agents::TurnLimits;
 use crate::graph::Plan;
 use crate::lesson::CheckVariables;
@@ -27,7 +28,9 @@ use crate::orchestrator::Orchestrator;
 use crate::principal::{Principal, SessionGrant};
 use crate::process;
 use crate::project::ProjectLoader;
-use crate::serve::{HttpFrontEnd, McpParts, PublicUrl, ServeError, ServeParts, ServeSettings, TlsFiles};
+use crate::serve::{
+    ConsoleHub, HttpFrontEnd, McpParts, OidcVerifier, PublicUrl, ServeError, ServeParts, ServeSettings, TlsFiles,
+};
 use crate::services::Pool;
 use crate::session::{SessionMetrics, Sessions};
 use crate::store::{SessionStore, TokenStore};
@@ -168,76 +171,111 @@ pub(super) fn run(
     output: &mut CommandOutput,
 ) -> Result<(), CommandError> {
     let (settings, socket) = args.settings()?;
-    let global = &with_required_sandbox(global)?;
-    let oidc = oidc_settings::verifier(args, global, folders, output)?;
-    let tokens = TokenStore::open(&folders.data).map_err(|error| store_failure(&error))?;
-    let store = SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
-    let empty_folder = folders.empty_folder();
-    private_files::make_folder(&empty_folder).map_err(|error| {
-        let problem = format!("{} cannot be created: {error}", empty_folder.display());
-        CommandError::work(problem, "check the folder that SKEIN_DATA_DIR or XDG_STATE_HOME names")
-    })?;
-    let scheme = if settings.tls.is_some() { "https" } else { "http" };
-    // Each session uses the plan of its folder; the process itself has none.
-    let plan = Plan::empty();
-    runtime::block_on_until(
-        StopSignals::Terminal,
-        plan,
-        global,
-        folders,
-        output,
-        async |started: &CommandRuntime, output: &mut CommandOutput| {
-            let mut loader = WorkspaceLoader::new(global, folders, started);
-            loader.flags = args.speaker.clone();
-            let loader = Arc::new(loader);
-            let background = TaskScope::new();
-            reload::watch(&loader, ReloadTriggers::SignalAndFiles, &background);
-            let front = AcpFront {
-                sessions: runtime::sessions(store, TurnLimits::default(), folders),
-                projects: Arc::clone(&loader) as Arc<dyn ProjectLoader>,
-                orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
-                program: runtime::own_program()?,
-                cwd: folders.cwd.clone(),
-                approval: global.approval,
-                fork: args.unstable_fork,
-                open_sessions: Arc::new(SharedSessions::with_timeout(ASK_TIMEOUT)),
-            };
-            background.spawn(release_memory(Arc::clone(front.sessions.metrics()), background.cancelled().clone()));
-            let pool = started.runtime.pool().clone();
-            if let Some(oidc) = &oidc {
-                oidc_settings::load_keys(oidc, output).await;
-            }
-            let parts = ServeParts {
-                tokens,
-                oidc,
-                mcp: McpParts {
-                    sessions: front.sessions.clone(),
-                    orchestrator: front.orchestrator.clone(),
-                    services: Arc::new(move |cwd: &Path, principal: &Principal, service: &str| {
-                        loader.open_service(cwd, principal, service)
-                    }),
+    let oidc = oidc_settings::verifier(args, &with_required_sandbox(global)?, folders, output)?;
+    let (flags, fork) = (args.speaker.clone(), args.unstable_fork);
+    ServerLaunch { settings, socket, oidc, flags, fork }.serve(global, folders, output, |_, _| Ok(()))
+}
+
+/// What a command chooses for the server that it runs.
+pub(super) struct ServerLaunch {
+    pub(super) settings: ServeSettings,
+    /// A socket that listens already.
+    pub(super) socket: Option<TcpListener>,
+    /// Verifies JWTs.
+    pub(super) oidc: Option<OidcVerifier>,
+    pub(super) flags: AgentFlags,
+    /// Offers the unstable `session/fork` method.
+    pub(super) fork: bool,
+}
+
+impl ServerLaunch {
+    /// Serves clients until a signal ends the command. Calls `ready` when the server listens.
+    pub(super) fn serve(
+        self,
+        global: &Global,
+        folders: &Folders,
+        output: &mut CommandOutput,
+        ready: impl FnOnce(&HttpFrontEnd, &mut CommandOutput) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let Self { settings, socket, oidc, flags, fork } = self;
+        let global = &with_required_sandbox(global)?;
+        let tokens = TokenStore::open(&folders.data).map_err(|error| store_failure(&error))?;
+        let store = SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
+        let empty_folder = folders.empty_folder();
+        private_files::make_folder(&empty_folder).map_err(|error| {
+            let problem = format!("{} cannot be created: {error}", empty_folder.display());
+            CommandError::work(problem, "check the folder that SKEIN_DATA_DIR or XDG_STATE_HOME names")
+        })?;
+        let scheme = if settings.tls.is_some() { "https" } else { "http" };
+        // Each session uses the plan of its folder; the process itself has none.
+        let plan = Plan::empty();
+        runtime::block_on_until(
+            StopSignals::Terminal,
+            plan,
+            global,
+            folders,
+            output,
+            async |started: &CommandRuntime, output: &mut CommandOutput| {
+                let mut loader = WorkspaceLoader::new(global, folders, started);
+                loader.flags = flags;
+                let loader = Arc::new(loader);
+                let background = TaskScope::new();
+                reload::watch(&loader, ReloadTriggers::SignalAndFiles, &background);
+                let console = Arc::new(ConsoleHub::default());
+                let observer = Arc::clone(&console) as Arc<dyn SessionObserver>;
+                let front = AcpFront {
+                    sessions: runtime::sessions(store, TurnLimits::default(), folders),
+                    projects: Arc::clone(&loader) as Arc<dyn ProjectLoader>,
+                    orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
+                    program: runtime::own_program()?,
+                    cwd: folders.cwd.clone(),
                     approval: global.approval,
-                },
-                projects: Arc::clone(&front.projects),
-                open_sessions: Arc::clone(&front.open_sessions),
-                empty_folder,
-                sessions: Arc::clone(front.sessions.metrics()),
-                services: Box::new(move || service_states(&pool)),
-                acp: Box::new(move |grant, draining| front.server(grant, draining)),
-            };
-            let stop = started.interrupt_for(settings.drain + END_TIME);
-            let server = HttpFrontEnd::bind(settings, socket, parts).await.map_err(|error| serve_failure(&error))?;
-            if let Some(address) = server.address() {
-                output.line(&format!("Skein listens on {scheme}://{address}"));
-            }
-            if let Some(address) = server.metrics_address() {
-                output.line(&format!("Metrics are on {scheme}://{address}/metrics"));
-            }
-            server.run(stop).await;
-            background.stop().await;
-            Ok(())
-        },
-    )
+                    fork,
+                    open_sessions: Arc::new(SharedSessions::with_timeout(ASK_TIMEOUT).with_observer(observer)),
+                };
+                background.spawn(release_memory(Arc::clone(front.sessions.metrics()), background.cancelled().clone()));
+                let (pool, counted_pool) = (started.runtime.pool().clone(), started.runtime.pool().clone());
+                if let Some(oidc) = &oidc {
+                    oidc_settings::load_keys(oidc, output).await;
+                }
+                let parts = ServeParts {
+                    tokens,
+                    oidc,
+                    mcp: McpParts {
+                        sessions: front.sessions.clone(),
+                        orchestrator: front.orchestrator.clone(),
+                        services: Arc::new(move |cwd: &Path, principal: &Principal, service: &str| {
+                            loader.open_service(cwd, principal, service)
+                        }),
+                        approval: global.approval,
+                    },
+                    projects: Arc::clone(&front.projects),
+                    open_sessions: Arc::clone(&front.open_sessions),
+                    console,
+                    apps: Box::new(StoredApps { data: folders.data.clone() }),
+                    folder: folders.cwd.clone(),
+                    empty_folder,
+                    sessions: Arc::clone(front.sessions.metrics()),
+                    services: Box::new(move || service_states(&counted_pool)),
+                    pool_status: Box::new(move || pool.status()),
+                    acp: Box::new(move |grant, draining| front.server(grant, draining)),
+                };
+                let stop = started.interrupt_for(settings.drain + END_TIME);
+                let server =
+                    HttpFrontEnd::bind(settings, socket, parts).await.map_err(|error| serve_failure(&error))?;
+                if let Some(address) = server.address() {
+                    output.line(&format!("Skein listens on {scheme}://{address}"));
+                }
+                if let Some(address) = server.metrics_address() {
+                    output.line(&format!("Metrics are on {scheme}://{address}/metrics"));
+                }
+                ready(&server, output)?;
+                server.run(stop).await;
+                background.stop().await;
+                Ok(())
+            },
+        )
+    }
 }
 
 /// Gives memory back to the system after sessions have left, until `ended` is cancelled. It delays running turns a
@@ -322,13 +360,14 @@ fn service_states(pool: &Pool) -> Vec<(&'static str, usize)> {
     states.into_iter().map(|(health, label)| (label, count(health))).collect()
 }
 
-fn serve_failure(error: &ServeError) -> CommandError {
+pub(super) fn serve_failure(error: &ServeError) -> CommandError {
     let help = match error {
         ServeError::Listen { .. } => "choose another --listen, or end the program that uses the address",
         ServeError::Tls(_) => "name PEM files with --tls-cert and --tls-key that belong together",
+        ServeError::Random(_) => "check that /dev/urandom can be read",
     };
     match error {
-        ServeError::Listen { .. } => CommandError::work(error.to_string(), help),
+        ServeError::Listen { .. } | ServeError::Random(_) => CommandError::work(error.to_string(), help),
         ServeError::Tls(_) => CommandError::usage(error.to_string(), help),
     }
 }

@@ -314,7 +314,8 @@ fn service_json(plan: &Plan, service: &ServiceEntry, reports: &[StatusReport]) -
         "enabled": service.enabled,
         "left_out_by": plan.manifests().leaving_profile(service),
         "disabled_by": match &service.disabled_by {
-            Some(DisableSource::Config(file)) => Some(file),
+            Some(DisableSource::Config(file)) => Some(file.clone()),
+            Some(DisableSource::Managed(setting)) => Some(setting.location()),
             Some(DisableSource::Profile(_)) | None => None,
         },
         "scope": manifest.sharing(),

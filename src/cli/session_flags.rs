@@ -132,6 +132,7 @@ impl<'a> LaunchSettings<'a> {
         let mut settings = Settings::of(plan.manifests());
         if let Some((provider, model)) = suggested.model.as_ref().filter(|_| args.speaker.model().is_none()) {
             settings.processor = Some(model_of(provider, model, &settings)?);
+            settings.fallbacks.clear();
         }
         let request = match suggested.mode.filter(|_| args.speaker.named_mode().is_empty()) {
             Some((agent, mode)) => ModeRequest::new(Some(agent), Some(mode)),
@@ -144,7 +145,8 @@ impl<'a> LaunchSettings<'a> {
             KnownModels::of(&settings, explicit.as_ref(), args.record_model.clone(), Keys::of(folders), Arc::default());
         check_model(&*models, &model, &plan)?;
         let roots = args.add_dir.iter().map(|folder| resolve_folder(folder, folders)).collect::<Result<_, _>>()?;
-        let named = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
+        let named =
+            settings.processor.iter().chain(&settings.fallbacks).chain(settings.models.keys()).cloned().collect();
         let store = store::SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
         let sessions = runtime::sessions(store, limits, folders);
         let choice = SessionSettings { mode, model, approval: global.approval };
@@ -327,6 +329,9 @@ pub(super) fn prompt_failure(error: &PromptError) -> CommandError {
         PromptError::Model(_) => CommandError::usage(error.to_string(), "choose another --model or SKEIN_MODEL"),
         PromptError::Prompt(_) => {
             CommandError::work(error.to_string(), "correct the mode's prompt; `skein check` shows details")
+        }
+        PromptError::HookRefusal { .. } => {
+            CommandError::work(error.to_string(), "change the prompt, or the hook in config.yaml")
         }
         PromptError::Misdirected(_) => CommandError::usage(error.to_string(), "`skein agents` lists who there is"),
         PromptError::Grant(_) => CommandError::usage(error.to_string(), "use a token with other limits"),

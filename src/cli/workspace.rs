@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Global;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
+use super::{Global, managed_files};
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::graph::{self, Plan, Resolution};
 use crate::ids::nearest;
@@ -32,18 +32,21 @@ pub(super) fn resolve(
     let Layers { roots, notes } = layers(global, extra, untrusted, folders)?;
     notes.iter().for_each(|note| output.note(note));
     let (manifests, found) = load(global, &roots, folders)?;
+    managed_files::notes(global, &manifests).iter().for_each(|note| output.note(note));
     tracing::debug!(agents = manifests.agents.len(), services = manifests.services.len(), "manifests loaded");
     Ok(graph::resolve(manifests, found))
 }
 
-/// Loads the layers, with the values of `--profile` and `--sandbox`. Fails if there is no such profile.
+/// Loads the layers within the managed settings, with the values of `--profile` and `--sandbox`. Fails if there is no
+/// such profile, or if managed settings cannot be read.
 fn load(
     global: &Global,
     roots: &[(Layer, Root)],
     folders: &Folders,
 ) -> Result<(Manifests, Vec<Diagnostic>), CommandError> {
     let selection = profile_selection(global, folders)?;
-    let (mut manifests, found) = manifest::load_selected(roots, selection.as_ref());
+    let managed = managed_files::files(global, folders)?;
+    let (mut manifests, found) = manifest::load_managed(roots, selection.as_ref(), &managed);
     if let Some(ProfileSelection::Named(name)) = &selection
         && !manifests.profile_names().any(|known| known == name)
     {
@@ -87,8 +90,9 @@ fn profile_selection(global: &Global, folders: &Folders) -> Result<Option<Profil
 
 /// Like [`resolve`], but returns the notes instead of printing them. Leaves out an untrusted project.
 pub(super) fn resolve_quietly(global: &Global, folders: &Folders) -> Result<(Resolution, Vec<String>), CommandError> {
-    let Layers { roots, notes } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
+    let Layers { roots, mut notes } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
     let (manifests, found) = load(global, &roots, folders)?;
+    notes.extend(managed_files::notes(global, &manifests));
     Ok((graph::resolve(manifests, found), notes))
 }
 
@@ -180,10 +184,11 @@ pub(super) fn resolve_with(
     folders: &Folders,
     (name, text): (&str, String),
 ) -> Result<(Resolution, Vec<String>), CommandError> {
-    let Layers { mut roots, notes } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
+    let Layers { mut roots, mut notes } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
     let files = [(PathBuf::from(name), text.into_bytes())].into();
     roots.push((Layer::Extra, Root::Snapshot { files, shown: String::new() }));
     let (manifests, found) = load(global, &roots, folders)?;
+    notes.extend(managed_files::notes(global, &manifests));
     Ok((graph::resolve(manifests, found), notes))
 }
 

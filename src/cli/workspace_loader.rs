@@ -13,7 +13,7 @@ use super::output::CommandError;
 use super::rule_store::UserConfig;
 use super::runtime::CommandRuntime;
 use super::session_flags::AgentFlags;
-use super::{Global, standalone, workspace};
+use super::{Global, managed_files, standalone, workspace};
 use crate::agents::ExternalAgents;
 use crate::broker::Broker;
 use crate::graph::Plan;
@@ -86,7 +86,9 @@ impl FileTraces {
     fn common(global: &Global, folders: &Folders) -> Self {
         let mut files = Vec::new();
         let named = global.manifests.iter().map(PathBuf::as_path).chain(global.profile_file());
-        for place in std::iter::once(folders.config.as_path()).chain(named) {
+        let managed = managed_files::paths(global);
+        for place in std::iter::once(folders.config.as_path()).chain(named).chain(managed.iter().map(PathBuf::as_path))
+        {
             note(place, 0, &mut files);
         }
         Self { project: None, files }
@@ -233,7 +235,8 @@ impl WorkspaceLoader {
 
     fn project(&self, plan: Plan, rules: Vec<SourcedRule>, notes: Vec<String>, folders: &Folders) -> Project {
         let settings = Settings::of(plan.manifests());
-        let others = settings.processor.iter().chain(settings.models.keys()).cloned().collect();
+        let others =
+            settings.processor.iter().chain(&settings.fallbacks).chain(settings.models.keys()).cloned().collect();
         let models = self.models.clone().unwrap_or_else(|| {
             let named = self.flags.model();
             KnownModels::of(&settings, named.as_ref(), None, self.keys.clone(), Arc::clone(&self.queues))

@@ -9,27 +9,30 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::a2a::RemoteSession;
 use super::client_context::ClientContext;
 use super::client_methods::GrantedCapabilities;
 use super::prompt::single_text;
 use super::session::{AcpSession, DuplicateSessionId};
 use super::{Inner, OPEN_TIMEOUT};
-use crate::agents::{Event, ExternalAgentError, ExternalAgentSpec, Notifier, StatusUpdate, StopReason};
+use crate::agents::{
+    Event, ExternalAgent, ExternalAgentError, ExternalAgentSpec, Notifier, ResumePolicy, StatusUpdate, StopReason,
+};
 use crate::conversation::{Content, Usage};
 use crate::ids::ModelRef;
 use crate::llm::{LlmError, ModelRequest, ModelStop, Provider, StreamEvent};
 
 pub(super) struct ExternalModel {
     inner: Arc<Inner>,
-    who: ExternalAgentSpec,
+    who: ExternalAgent,
     name: ModelRef,
 }
 
 type StreamItem = Result<StreamEvent, LlmError>;
 
 impl ExternalModel {
-    pub(super) fn new(inner: Arc<Inner>, who: ExternalAgentSpec) -> Self {
-        let name = ModelRef::External(who.name.clone());
+    pub(super) fn new(inner: Arc<Inner>, who: ExternalAgent) -> Self {
+        let name = ModelRef::External(who.name().clone());
         Self { inner, who, name }
     }
 }
@@ -80,11 +83,35 @@ enum ExternalModelError {
 
 async fn ask(
     inner: &Inner,
-    who: ExternalAgentSpec,
+    who: ExternalAgent,
     request: &ModelRequest,
     tell: mpsc::UnboundedSender<StreamItem>,
     cancel: &CancellationToken,
 ) -> Result<StreamEvent, ExternalModelError> {
+    let prompt = vec![Content::text(single_text(&request.system, &request.messages))];
+    let notifier = Arc::new(StreamNotifier(tell));
+    let end = match who {
+        ExternalAgent::Program(who) => {
+            let session = open(inner, *who).await?;
+            session.run(prompt, notifier, cancel).await
+        }
+        ExternalAgent::Remote(who) => {
+            let session = RemoteSession::open(who, &inner.launch.environment, None, &ResumePolicy::Never).await?;
+            session.run(prompt, notifier, cancel).await
+        }
+    };
+    let stop = match end.ending {
+        StopReason::EndTurn | StopReason::CallRefused { .. } => ModelStop::Finished,
+        StopReason::MaxTokens | StopReason::Exhausted { .. } => ModelStop::Length,
+        StopReason::Refusal => ModelStop::Refused,
+        StopReason::Cancelled => return Err(ExternalModelError::Cancelled),
+        StopReason::Failed { why, .. } => return Err(ExternalModelError::Failed { reason: why }),
+    };
+    Ok(StreamEvent::Done { stop, usage: Usage::default() })
+}
+
+/// Opens a session without services in the process of an agent.
+async fn open(inner: &Inner, who: ExternalAgentSpec) -> Result<Arc<AcpSession>, ExternalModelError> {
     let connection = inner.connection(&who, GrantedCapabilities::default()).await?;
     // A process that belongs to a session sees only the scratch folder of the session.
     let of_session = who.sandbox.as_ref().filter(|sandbox| sandbox.spec.profile.is_per_root());
@@ -99,16 +126,7 @@ async fn ask(
     let id = answer["sessionId"].as_str().ok_or(ExternalModelError::NoSessionId)?;
     session.complete_opening(id, &answer, false)?;
     drop(opening);
-    let prompt = vec![Content::text(single_text(&request.system, &request.messages))];
-    let end = session.run(prompt, Arc::new(StreamNotifier(tell)), cancel).await;
-    let stop = match end.ending {
-        StopReason::EndTurn | StopReason::CallRefused { .. } => ModelStop::Finished,
-        StopReason::MaxTokens | StopReason::Exhausted { .. } => ModelStop::Length,
-        StopReason::Refusal => ModelStop::Refused,
-        StopReason::Cancelled => return Err(ExternalModelError::Cancelled),
-        StopReason::Failed { why, .. } => return Err(ExternalModelError::Failed { reason: why }),
-    };
-    Ok(StreamEvent::Done { stop, usage: Usage::default() })
+    Ok(session)
 }
 
 /// Converts the text and thoughts of a turn to stream events.
@@ -138,27 +156,5 @@ impl Notifier for StreamNotifier {
             | StatusUpdate::Title(_) => return,
         };
         drop(self.0.send(Ok(piece)));
-    }
-}
-
-/// A model that fails every request, because external agents are disabled.
-pub(super) struct UnavailableModel {
-    name: ModelRef,
-}
-
-impl UnavailableModel {
-    pub(super) fn new(who: &ExternalAgentSpec) -> Self {
-        Self { name: ModelRef::External(who.name.clone()) }
-    }
-}
-
-impl Provider for UnavailableModel {
-    fn name(&self) -> &ModelRef {
-        &self.name
-    }
-
-    fn stream(&self, _: ModelRequest) -> BoxStream<'_, StreamItem> {
-        let reason = "this skein runs no external agents".to_owned();
-        futures::stream::iter([Err(LlmError::Unusable { model: self.name.to_string(), reason })]).boxed()
     }
 }

@@ -1,6 +1,8 @@
 //! Checks the rules for a set of manifests, one function each, and reports violations with help.
 
 mod agents;
+mod hooks;
+mod managed_settings;
 mod profiles;
 mod sandbox;
 mod serve;
@@ -12,7 +14,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::scope::ToolScope;
 use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::{AgentName, ModeId, ModelRef, PROVIDERS, ServiceName, nearest, rest_name};
-use crate::manifest::{ConfigEntry, DocumentPath, Layer, Manifests, PermissionRule, RuleEffect, Transport};
+use crate::manifest::{
+    ConfigEntry, DocumentPath, Layer, ManagedProvider, Manifests, PermissionRule, RuleEffect, Transport,
+};
 use crate::network::HostPattern;
 
 pub(super) use sandbox::check_sandboxes;
@@ -24,6 +28,9 @@ pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashM
     let scopes = checks.agents();
     for config in &manifests.configs {
         checks.config(config);
+    }
+    for entry in manifests.managed.entries() {
+        checks.check_managed(entry);
     }
     if let Some((profile, source)) = manifests.profile_file() {
         checks.profile(&source.file, profile, &DocumentPath::root(), source, Layer::User);
@@ -133,6 +140,7 @@ impl<'a> Checks<'a> {
         self.models(entry);
         self.permissions(entry);
         self.serve(entry);
+        self.hooks(entry);
         // A project may also name one of the user's profiles.
         let users =
             self.manifests.configs.iter().filter(|other| other.layer == Layer::User && entry.layer > Layer::User);
@@ -224,7 +232,11 @@ impl<'a> Checks<'a> {
     /// Checks models and providers. Only the user may decide where API keys are sent and which models count as free.
     fn models(&mut self, entry: &ConfigEntry) {
         let (config, source) = (&entry.config, &entry.source);
-        for (field, used) in [("models", !config.models.is_empty()), ("providers", !config.providers.is_empty())] {
+        for (field, used) in [
+            ("models", !config.models.is_empty()),
+            ("providers", !config.providers.is_empty()),
+            ("notifications", config.notifications.is_some()),
+        ] {
             if used && entry.layer == Layer::Project {
                 self.error(
                     "E122",
@@ -257,7 +269,8 @@ impl<'a> Checks<'a> {
     /// checked.
     fn model_problem(&self, model: &ModelRef) -> Option<(String, String)> {
         let own = || self.manifests.configs.iter().flat_map(|entry| entry.config.providers.keys()).map(String::as_str);
-        let known = || PROVIDERS.into_iter().chain(["replay"]).chain(own());
+        let managed = || self.manifests.managed.provider_lists().flat_map(|(list, _)| list).map(ManagedProvider::name);
+        let known = || PROVIDERS.into_iter().chain(["replay"]).chain(own()).chain(managed());
         match model {
             ModelRef::Offline | ModelRef::Replay(_) => None,
             ModelRef::Malformed(name) => {

@@ -7,7 +7,9 @@ use super::nodes::{EdgeKind, Node, ServiceGraph};
 use super::sandboxes::{SandboxProfiles, is_sandboxed};
 use super::scope::ToolScope;
 use crate::ids::{AgentName, ModeId, NamePattern, ServiceName};
-use crate::manifest::{AgentEntry, ApprovalLevel, Layer, Manifests, ModeEntry, ServiceEntry, Transport};
+use crate::manifest::{
+    AgentEntry, ApprovalLevel, Layer, ManagedSetting, Manifests, ModeEntry, ServiceEntry, Transport,
+};
 use crate::sandbox::SandboxProfile;
 
 /// A resolved, immutable set of manifests in which every name exists. Cheap to clone.
@@ -66,10 +68,35 @@ impl Plan {
     }
 
     fn admits(&self, agent: &AgentEntry, mode: &ModeEntry) -> bool {
-        let name = || format!("{}/{}", agent.manifest.name, mode.mode.slug);
-        self.mode_limit.is_empty()
-            || mode.mode.internal
-            || self.mode_limit.iter().any(|pattern| pattern.matches(&name()))
+        if mode.mode.internal || !self.is_limited() {
+            return true;
+        }
+        let id = ModeId::new(agent.manifest.name.clone(), mode.mode.slug.clone());
+        let name = id.to_string();
+        let in_limit = self.mode_limit.is_empty() || self.mode_limit.iter().any(|pattern| pattern.matches(&name));
+        in_limit && self.manifests.managed.mode_refusal(&id).is_none()
+    }
+
+    /// Returns true if some modes of the manifests do not exist in this plan.
+    fn is_limited(&self) -> bool {
+        !self.mode_limit.is_empty() || self.manifests.managed.limits_agents()
+    }
+
+    /// Returns the managed setting that excludes the mode. `None` if the manifests do not have it, or it is allowed.
+    pub fn mode_refusal(&self, id: &ModeId) -> Option<ManagedSetting> {
+        let agent = self.manifests.agents.get(id.agent.as_str())?;
+        let mode = agent.modes.iter().find(|entry| entry.mode.slug == id.mode)?;
+        self.manifests.managed.mode_refusal(id).filter(|_| !mode.mode.internal)
+    }
+
+    /// Returns the managed setting that excludes all modes of the agent. `None` if the manifests do not have it, or one
+    /// of its modes is allowed.
+    pub fn agent_refusal(&self, name: &str) -> Option<ManagedSetting> {
+        let agent = self.manifests.agents.get(name)?;
+        let offered = agent.modes.iter().filter(|mode| !mode.mode.internal);
+        let ids = offered.map(|mode| ModeId::new(agent.manifest.name.clone(), mode.mode.slug.clone()));
+        let refusals: Option<Vec<_>> = ids.map(|id| self.manifests.managed.mode_refusal(&id)).collect();
+        refusals?.into_iter().next()
     }
 
     /// Returns whether a user may choose the mode.
@@ -112,7 +139,7 @@ impl Plan {
     }
 
     fn has(&self, agent: &AgentEntry) -> bool {
-        self.mode_limit.is_empty() || agent.modes.iter().any(|mode| self.is_offered(agent, mode))
+        !self.is_limited() || agent.modes.iter().any(|mode| self.is_offered(agent, mode))
     }
 
     pub fn services(&self) -> impl Iterator<Item = &ServiceEntry> {
@@ -147,7 +174,7 @@ impl Plan {
     }
 
     /// Returns the default approval level of a mode: the user's config, else the mode's own. A project's config and
-    /// modes can only make it stricter.
+    /// modes, and managed settings, can only make it stricter.
     pub fn approval(&self, mode: &ModeEntry) -> ApprovalLevel {
         let configured = |layer| {
             let configs = self.manifests.configs.iter().filter(move |entry| entry.layer == layer);
@@ -160,7 +187,8 @@ impl Plan {
             (None, Layer::Project) => ApprovalLevel::Ask,
             (None, Layer::Builtin | Layer::User | Layer::Extra | Layer::Editor) => of_mode,
         };
-        of_project.into_iter().flatten().fold(base, ApprovalLevel::stricter)
+        let level = of_project.into_iter().flatten().fold(base, ApprovalLevel::stricter);
+        self.manifests.managed.tighten(level)
     }
 
     /// Returns the effective sandbox profile of the commands of a mode. `None` if the mode runs none.

@@ -108,7 +108,9 @@ impl<'a> ConfigSources<'a> {
         // `--manifests` is the user's word, too.
         let user = [Layer::User, Layer::Extra].into_iter().flat_map(|layer| manifests.sandbox_configs(layer));
         let user: Vec<_> = user.collect();
-        let project: Vec<_> = manifests.sandbox_configs(Layer::Project).collect();
+        // Managed settings only tighten, as a project's do.
+        let project: Vec<_> =
+            manifests.sandbox_configs(Layer::Project).chain(manifests.managed.sandbox_configs()).collect();
         let programs = |configs: &[&SandboxConfig]| configs.iter().map(|config| config.all.for_programs()).collect();
         Self {
             user_programs: programs(&user),

@@ -7,7 +7,7 @@ use regex::Regex;
 use serde::Serialize;
 
 use crate::ids::{GroupName, ServiceName};
-use crate::manifest::{DisableSource, ServiceEntry};
+use crate::manifest::{DisableSource, ManagedSetting, ServiceEntry};
 
 /// The resolved tool groups of one mode.
 #[derive(Debug, Clone, Default)]
@@ -66,6 +66,8 @@ pub enum ScopeRefusal {
     NotInProfile { service: ServiceName },
     #[error("the service {service} is disabled by `disabled_services` in {file}")]
     Disabled { service: ServiceName, file: String },
+    #[error("{setting} does not list the service {service}")]
+    Managed { service: ServiceName, setting: ManagedSetting },
     /// `groups` are those of the tool.
     #[error("{}", group_problem(.groups))]
     NoGroup { groups: Vec<GroupName> },
@@ -130,6 +132,9 @@ impl ToolScope {
             return Err(match &service.disabled_by {
                 Some(DisableSource::Config(file)) => {
                     ScopeRefusal::Disabled { service: name.clone(), file: file.clone() }
+                }
+                Some(DisableSource::Managed(setting)) => {
+                    ScopeRefusal::Managed { service: name.clone(), setting: setting.clone() }
                 }
                 Some(DisableSource::Profile(_)) | None => ScopeRefusal::NotInProfile { service: name.clone() },
             });

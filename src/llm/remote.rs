@@ -80,6 +80,7 @@ impl HttpProvider {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let base = known.base_variable.and_then(set).or(configured.and_then(|address| address.base_url.clone()));
         let has_own_address = base.is_some();
+        models.policy.check(name, base.as_deref(), |base| address(known, base.map(str::to_owned)))?;
         let named = configured.and_then(|address| address.key.as_deref());
         let key_name = named.unwrap_or(known.key);
         let key = set(key_name);

@@ -1,12 +1,16 @@
-//! Defines the types of `config.yaml` of a user or a project: profiles, approval, permissions, models, providers and
-//! server. `settings` decides which file wins.
+//! Defines the types of `config.yaml` of a user or a project: profiles, approval, permissions, hooks, models, providers
+//! and server. `settings` decides which file wins.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::approval::ApprovalLevel;
+use super::budget::{BudgetConfig, PeriodBudget};
+use super::hooks::HookConfig;
+use super::notifications::NotificationConfig;
 use super::permission::PermissionRule;
 use super::serve_config::ServeConfig;
 use crate::ids::{AgentName, ModeSlug, ModelRef, RoleName, ServiceName};
@@ -28,6 +32,15 @@ pub struct Config {
     /// Limits of processes, in addition to those of manifests; a project can only make them stricter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxConfig>,
+    /// Limits of cost, tokens, model requests and time. Those of a project count in addition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<BudgetConfig>,
+    /// How Skein notifies you of a permission request that stays open; only in the user's config.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notifications: Option<NotificationConfig>,
+    /// Commands at events of a session; a project's can only refuse prompts and calls.
+    #[serde(default, skip_serializing_if = "HookConfig::is_empty")]
+    pub hooks: HookConfig,
     /// Services that are off, even if a profile lists them. The services of the orchestrator stay on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disabled_services: Vec<ServiceName>,
@@ -132,10 +145,9 @@ impl ProviderLimits {
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Skein profile")]
 pub struct Profile {
-    /// The main model, as `provider:model`.
+    /// The main model, as `provider:model`. Of a list, the next model answers if one fails before it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^[a-z][a-z0-9-]*(:.+)?$"))]
-    pub processor: Option<ModelRef>,
+    pub processor: Option<ProcessorModels>,
     /// A fast model for routing and compaction; the processor if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[a-z][a-z0-9-]*(:.+)?$"))]
@@ -153,6 +165,9 @@ pub struct Profile {
     pub agent: Option<AgentName>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<ModeSlug>,
+    /// Limits of all sessions with this profile, in a day or a month.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<PeriodBudget>,
 }
 
 impl Profile {
@@ -161,6 +176,44 @@ impl Profile {
         let lists = [&self.services, &self.extensions];
         let listed = lists.iter().any(|list| list.is_some());
         listed.then(|| lists.into_iter().flatten().flatten())
+    }
+}
+
+/// The main model, or a list of the main model and those that replace it when it fails.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ProcessorModels {
+    One(ModelRef),
+    Several(Vec<ModelRef>),
+}
+
+impl ProcessorModels {
+    /// Returns the models in the order in which they are asked.
+    pub fn models(&self) -> &[ModelRef] {
+        match self {
+            ProcessorModels::One(model) => std::slice::from_ref(model),
+            ProcessorModels::Several(models) => models,
+        }
+    }
+}
+
+impl JsonSchema for ProcessorModels {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "ProcessorModels".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let pattern = r"^[a-z][a-z0-9-]*(:.+)?$";
+        json_schema!({
+            "anyOf": [
+                {"type": "string", "pattern": pattern},
+                {"type": "array", "items": {"type": "string", "pattern": pattern}, "minItems": 1},
+            ],
+        })
     }
 }
 

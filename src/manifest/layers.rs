@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::managed_layer::{ManagedLayer, ManagedSetting};
 use super::model::{AgentManifest, Mode, ServiceManifest};
 use super::prompt::Prompt;
 use super::sharing::ServiceSharing;
@@ -26,9 +27,11 @@ pub struct Manifests {
     pub configs: Vec<ConfigEntry>,
     /// The value of `--sandbox`, which overrides `enforce` of manifests and of the user's config.
     pub sandbox_flag: Option<Enforcement>,
+    /// The limits of the administrator.
+    pub managed: ManagedLayer,
     pub(super) profile: Option<SelectedProfile>,
     /// The compiled-in groups of built-in services, which no layer can extend.
-    builtin_groups: BTreeMap<ServiceName, BTreeMap<GroupName, Vec<ToolName>>>,
+    pub(super) builtin_groups: BTreeMap<ServiceName, BTreeMap<GroupName, Vec<ToolName>>>,
 }
 
 /// The profile that the user chose for this run.
@@ -99,6 +102,8 @@ pub enum DisableSource {
     Profile(String),
     /// The list `disabled_services` of this file.
     Config(String),
+    /// A managed list of the only services, without this one.
+    Managed(ManagedSetting),
 }
 
 /// Writes the reason as the end of a sentence.
@@ -107,6 +112,7 @@ impl std::fmt::Display for DisableSource {
         match self {
             DisableSource::Profile(profile) => write!(f, "the profile `{profile}` leaves it out"),
             DisableSource::Config(file) => write!(f, "it is disabled by `disabled_services` in {file}"),
+            DisableSource::Managed(setting) => write!(f, "{setting} does not list it"),
         }
     }
 }

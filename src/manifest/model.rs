@@ -44,7 +44,7 @@ pub struct AgentManifest {
     pub output_content_types: Vec<String>,
     #[serde(default)]
     pub metadata: Metadata,
-    /// An external program that speaks the Agent Client Protocol; without it Skein runs the agent itself.
+    /// An external program that speaks the Agent Client Protocol, or a remote A2A agent; without it Skein runs the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<AgentRuntime>,
     /// The mode a session starts in; the first one if left out.

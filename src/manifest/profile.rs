@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use super::config::{Profile, ProfileService};
 use super::layers::{ConfigEntry, DisableSource, SelectedProfile, ServiceEntry};
+use super::managed_layer::ManagedSetting;
 use super::schema::DocumentKind;
 use super::yaml::SourceFile;
 use super::{Layer, Manifests, Requires, Transport};
@@ -68,6 +69,8 @@ pub(super) struct ActiveProfiles {
     /// True if the user chose the profile for this run, so that it counts before the project's.
     pub(super) user_first: bool,
     pub(super) lists: Vec<ServiceList>,
+    /// All profiles that apply, with their names.
+    pub(super) profiles: Vec<(String, Profile)>,
 }
 
 impl ActiveProfiles {
@@ -102,12 +105,14 @@ impl ActiveProfiles {
             }
         };
         let active = also.into_iter().chain(user_profile).chain(project_profile);
+        let profiles = active.clone().map(|(profile, name)| (name.to_owned(), profile.clone())).collect();
         let lists = active.filter_map(|(profile, name)| ServiceList::of(profile, name, manifests)).collect();
         Self {
             user: user_profile.map(|(profile, _)| profile.clone()).unwrap_or_default(),
             project: project_profile.map(|(profile, _)| profile.clone()).unwrap_or_default(),
             user_first,
             lists,
+            profiles,
         }
     }
 }
@@ -153,14 +158,21 @@ impl Manifests {
         Some(&config.source.file)
     }
 
-    /// Marks the services that the active profiles leave out or a config disables, and applies the roles that the
-    /// user's profile sets.
+    /// Returns the managed setting that does not allow the service. `None` if all do, and for the orchestrator's own.
+    pub fn service_refusal(&self, entry: &ServiceEntry) -> Option<ManagedSetting> {
+        let is_own = entry.manifest.owner.is_some() && entry.layer == Layer::Builtin;
+        self.managed.service_refusal(entry.manifest.name.as_str()).filter(|_| !is_own)
+    }
+
+    /// Marks the services that managed settings do not list, the active profiles leave out or a config disables. Applies
+    /// the roles that the user's profile sets.
     pub(super) fn apply_profiles(&mut self) {
         let active = ActiveProfiles::of(self);
         let disabled_by = |entry: &ServiceEntry| {
-            let config = self.disabling_config(entry).map(|file| DisableSource::Config(file.to_owned()));
+            let managed = self.service_refusal(entry).map(DisableSource::Managed);
+            let config = || self.disabling_config(entry).map(|file| DisableSource::Config(file.to_owned()));
             let leaving = || active.lists.iter().find(|list| list.leaves_out(entry));
-            config.or_else(|| leaving().map(|list| DisableSource::Profile(list.profile.clone())))
+            managed.or_else(config).or_else(|| leaving().map(|list| DisableSource::Profile(list.profile.clone())))
         };
         let disabled: Vec<_> = self.services.values().map(disabled_by).collect();
         for (entry, disabled_by) in self.services.values_mut().zip(disabled) {

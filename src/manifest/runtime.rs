@@ -1,7 +1,7 @@
-//! Defines how an external agent is started: an installed program, or a package of npm, PyPI or crates.io, as in the
-//! registry of the Agent Client Protocol.
+//! Defines how an external agent is reached. A program is installed, or a package of npm, PyPI or crates.io, as in the
+//! registry of the Agent Client Protocol. A remote agent has an address.
 //!
-//! Invariant: pure. These types only describe a program; the launcher finds and starts it.
+//! Invariant: pure. These types only describe an agent; `external` starts it or connects to it.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,26 @@ use super::duration::ManifestDuration;
 use super::restart::Restart;
 use crate::sandbox::SandboxSettings;
 
-/// An external agent: a program that speaks the Agent Client Protocol on stdio.
+/// An external agent: a program that speaks the Agent Client Protocol on stdio, or a remote agent that speaks A2A.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum AgentRuntime {
-    Acp(AcpRuntime),
+    Acp(Box<AcpRuntime>),
+    A2a(A2aRuntime),
+}
+
+/// A remote agent that speaks A2A 1.0 with JSON-RPC. Its card is at `.well-known/agent-card.json` below `url`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct A2aRuntime {
+    /// An address that begins with http:// or https://.
+    #[schemars(regex(pattern = r"^https?://[^\s]+$"))]
+    pub url: String,
+    /// Sent with every request; `${env:NAME}` is resolved when a session opens and never logged.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    #[serde(default)]
+    pub timeouts: AcpTimeouts,
 }
 
 /// Exactly one of `command`, `npx`, `uvx` and `cargo` names the program to start; the schema enforces that.

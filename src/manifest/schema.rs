@@ -1,5 +1,6 @@
-//! Validates agent, service, config, profile, recipe and assertion files against JSON Schemas. These are generated from
-//! the types and checked in under `schemas/`, so that Skein and an editor's language server use the same text.
+//! Validates agent, service, config, profile, recipe, assertion and managed files against JSON Schemas. These are
+//! generated from the types and checked in under `schemas/`, so that Skein and an editor's language server use the same
+//! text.
 //!
 //! Invariant: messages use the terms of YAML authors, never those of JSON Schema.
 
@@ -13,6 +14,7 @@ use serde_json::Value;
 
 use super::assertions::AssertionFile;
 use super::config::{Config, Profile};
+use super::managed_config::ManagedConfig;
 use super::model::{AgentManifest, ServiceManifest};
 use super::recipe::RecipeFile;
 use super::yaml::{DocumentPath, SourceFile};
@@ -28,16 +30,18 @@ pub enum DocumentKind {
     Profile,
     Recipe,
     Assertions,
+    Managed,
 }
 
 impl DocumentKind {
-    pub const ALL: [DocumentKind; 6] = [
+    pub const ALL: [DocumentKind; 7] = [
         DocumentKind::Agent,
         DocumentKind::Service,
         DocumentKind::Config,
         DocumentKind::Profile,
         DocumentKind::Recipe,
         DocumentKind::Assertions,
+        DocumentKind::Managed,
     ];
 
     /// Returns the name of the schema's file under `schemas/`.
@@ -49,6 +53,7 @@ impl DocumentKind {
             DocumentKind::Profile => "profile.schema.json",
             DocumentKind::Recipe => "recipe.schema.json",
             DocumentKind::Assertions => "assertions.schema.json",
+            DocumentKind::Managed => "managed.schema.json",
         }
     }
 
@@ -65,6 +70,8 @@ impl DocumentKind {
             LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/recipe.schema.json")));
         static ASSERTIONS: LazyLock<CompiledSchema> =
             LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/assertions.schema.json")));
+        static MANAGED: LazyLock<CompiledSchema> =
+            LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/managed.schema.json")));
         match self {
             DocumentKind::Agent => &AGENT,
             DocumentKind::Service => &SERVICE,
@@ -72,6 +79,7 @@ impl DocumentKind {
             DocumentKind::Profile => &PROFILE,
             DocumentKind::Recipe => &RECIPE,
             DocumentKind::Assertions => &ASSERTIONS,
+            DocumentKind::Managed => &MANAGED,
         }
     }
 }
@@ -101,6 +109,7 @@ pub fn generate(kind: DocumentKind) -> Value {
         DocumentKind::Profile => generator.into_root_schema_for::<Profile>(),
         DocumentKind::Recipe => generator.into_root_schema_for::<RecipeFile>(),
         DocumentKind::Assertions => generator.into_root_schema_for::<AssertionFile>(),
+        DocumentKind::Managed => generator.into_root_schema_for::<ManagedConfig>(),
     }
     .into()
 }

@@ -6,13 +6,19 @@
 use std::collections::BTreeMap;
 
 use super::profile::{ActiveProfiles, ServiceList};
-use super::{Layer, Manifests, ModelFacts, Moderator, Profile, ProviderAddress};
+use super::stated_budgets::{self, StatedBudget};
+use super::{
+    Layer, ManagedLayer, ManagedProvider, ManagedSetting, Manifests, ModelFacts, Moderator, NotificationSettings,
+    Profile, ProviderAddress,
+};
 use crate::ids::{AgentName, ModeSlug, ModelRef};
 
 /// The combined settings of all configs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub processor: Option<ModelRef>,
+    /// The models that replace the processor when it fails, in order.
+    pub fallbacks: Vec<ModelRef>,
     pub accelerator: Option<ModelRef>,
     /// The user's accelerator. A project must not choose the judge of calls.
     pub users_accelerator: Option<ModelRef>,
@@ -27,34 +33,65 @@ pub struct Settings {
     /// False if a config turns excerpts of earlier sessions off.
     pub recall: bool,
     pub models: BTreeMap<ModelRef, ModelFacts>,
+    /// The user's providers, and those whose address managed settings state.
     pub providers: BTreeMap<String, ProviderAddress>,
+    /// All limits of cost, tokens, requests and time that apply.
+    pub budgets: Vec<StatedBudget>,
+    /// How the user is notified of a permission request that stays open.
+    pub notifications: NotificationSettings,
+    /// True if a managed limit of cost applies, so that published prices count before those in `models`.
+    pub fixed_prices: bool,
+    /// Managed lists of the only providers. A provider must be in each.
+    pub allowed_providers: Vec<ProviderAllowList>,
+    /// Managed lists of the only models. A model must be in each.
+    pub allowed_models: Vec<ModelAllowList>,
+}
+
+/// A managed list of the only providers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProviderAllowList {
+    pub providers: Vec<ManagedProvider>,
+    pub setting: ManagedSetting,
+}
+
+/// A managed list of the only models.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelAllowList {
+    pub models: Vec<String>,
+    pub setting: ManagedSetting,
 }
 
 impl Settings {
     pub fn of(manifests: &Manifests) -> Self {
-        let ActiveProfiles { user, project, user_first, lists } = ActiveProfiles::of(manifests);
+        let active = ActiveProfiles::of(manifests);
+        let budgets = stated_budgets::collect(manifests, &active);
+        let ActiveProfiles { user, project, user_first, lists, profiles: _ } = active;
         let config = manifests.configs.iter().find(|entry| entry.layer == Layer::User).map(|entry| &entry.config);
-        let (models, providers) =
+        let (models, mut providers) =
             config.map(|config| (config.models.clone(), config.providers.clone())).unwrap_or_default();
         let recall = manifests
             .configs
             .iter()
             .filter(|entry| matches!(entry.layer, Layer::User | Layer::Project))
             .all(|entry| entry.config.recall != Some(false));
+        add_managed_addresses(&mut providers, &manifests.managed);
         let users_accelerator = user.accelerator.clone();
-        let users_processor = user.processor.clone();
+        let users_processor = user.processor.as_ref().and_then(|processor| processor.models().first().cloned());
         let project = Profile {
-            processor: project.processor.filter(is_model),
+            processor: project.processor.filter(|processor| processor.models().iter().all(is_model)),
             accelerator: project.accelerator.filter(is_model),
             ..project
         };
         let (first, second) = if user_first { (user, project) } else { (project, user) };
         // A mode belongs to its agent, so both come from the same profile.
         let (agent, mode) = if first.agent.is_some() { (first.agent, first.mode) } else { (second.agent, second.mode) };
+        let processors = first.processor.or(second.processor).map(|processor| processor.models().to_vec());
+        let mut processors = processors.unwrap_or_default().into_iter();
         Self {
             users_accelerator,
             users_processor,
-            processor: first.processor.or(second.processor),
+            processor: processors.next(),
+            fallbacks: processors.collect(),
             accelerator: first.accelerator.or(second.accelerator),
             moderator: first.moderator.or(second.moderator).unwrap_or(Moderator::Summarize),
             service_lists: lists,
@@ -63,7 +100,31 @@ impl Settings {
             recall,
             models,
             providers,
+            budgets,
+            notifications: NotificationSettings::of(config.and_then(|config| config.notifications.as_ref())),
+            fixed_prices: manifests.managed.limits_cost(),
+            allowed_providers: manifests
+                .managed
+                .provider_lists()
+                .map(|(list, setting)| ProviderAllowList { providers: list.to_vec(), setting })
+                .collect(),
+            allowed_models: manifests
+                .managed
+                .model_lists()
+                .map(|(list, setting)| ModelAllowList { models: list.to_vec(), setting })
+                .collect(),
         }
+    }
+}
+
+/// Adds the addresses that managed settings state to providers without an address in the user's config.
+fn add_managed_addresses(providers: &mut BTreeMap<String, ProviderAddress>, managed: &ManagedLayer) {
+    for provider in managed.provider_lists().flat_map(|(list, _)| list) {
+        let Some(base_url) = provider.base_url() else { continue };
+        let entry = providers.entry(provider.name().to_owned());
+        let address =
+            entry.or_insert_with(|| ProviderAddress { base_url: None, key: None, limits: Default::default() });
+        address.base_url.get_or_insert_with(|| base_url.to_owned());
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
-use crate::manifest::AgentEntry;
+use crate::manifest::{AgentEntry, ManagedSetting};
 use crate::router::{RankedMode, Router, THRESHOLD, split};
 use crate::tool::truncate;
 
@@ -143,6 +143,13 @@ pub struct UnknownModeError {
     pub help: String,
 }
 
+impl UnknownModeError {
+    fn of_setting(name: &str, setting: &ManagedSetting) -> Self {
+        let problem = format!("`{name}` is not allowed here: {setting} does not list it");
+        Self { problem, help: "choose another one".to_owned() }
+    }
+}
+
 /// Returns the router's decision. If the prompt leaves it open, the context decides between the modes that the prompt
 /// suggests. If that is open too, the decision is the default mode.
 pub(super) fn route_by_router(
@@ -207,9 +214,10 @@ pub(super) fn explicit<'a>(prompt: &'a str, plan: &Plan) -> Result<Option<(ModeI
     match (plan.agent(agent), slug) {
         (Some(entry), None) => Ok(plan.default_mode(entry).map(|mode| (mode, task))),
         (Some(entry), Some(slug)) => Ok(Some((mode_of(plan, entry, slug)?, task))),
-        (None, _) => match nearest_mode_error(name, slug.is_some(), plan) {
-            Some(error) if slug.is_some() || task.is_empty() => Err(error),
-            _ => Ok(None),
+        (None, _) => match (plan.agent_refusal(agent), nearest_mode_error(name, slug.is_some(), plan)) {
+            (Some(setting), _) => Err(UnknownModeError::of_setting(name, &setting)),
+            (None, Some(error)) if slug.is_some() || task.is_empty() => Err(error),
+            (None, _) => Ok(None),
         },
     }
 }
@@ -226,6 +234,10 @@ fn mode_of(plan: &Plan, agent: &AgentEntry, slug: &str) -> Result<ModeId, Unknow
     let slugs = || plan.modes_of(agent).filter(|entry| !entry.mode.internal).map(|entry| entry.mode.slug.as_str());
     if slugs().any(|known| known == slug) {
         return Ok(ModeId::new(name.clone(), ModeSlug::new(slug)));
+    }
+    let id = ModeId::new(name.clone(), ModeSlug::new(slug));
+    if let Some(setting) = plan.mode_refusal(&id) {
+        return Err(UnknownModeError::of_setting(&id.to_string(), &setting));
     }
     if plan.modes_of(agent).any(|entry| entry.mode.slug.as_str() == slug) {
         let problem = format!("`{name}/{slug}` is an internal mode and cannot be asked for");

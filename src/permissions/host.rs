@@ -1,6 +1,6 @@
 //! Evaluates host rules: finds the rules that match a host and returns the decision.
 
-use super::{RuleDecision, SourcedRule};
+use super::{RuleDecision, RuleOrigin, SourcedRule};
 use crate::manifest::RuleEffect;
 use crate::network::{HostPattern, RemoteHost, UnstatedPort};
 
@@ -21,6 +21,14 @@ impl SourcedRule {
     /// host for `deny` and `ask`, and none for `allow`.
     fn names_host(&self, host: &RemoteHost) -> bool {
         let Some(pattern) = &self.rule.host else { return false };
+        if let RuleOrigin::Managed { except, .. } = &self.origin
+            && except.iter().filter_map(|pattern| HostPattern::parse(pattern).ok()).any(|pattern| {
+                // Without a port, an entry allows the ports of the web only, as a rule that allows does.
+                pattern.matches(host, UnstatedPort::Web)
+            })
+        {
+            return false;
+        }
         // Without a port, `allow` covers the ports of the web only; `ask` and `deny` cover all.
         let unstated = match self.rule.then {
             RuleEffect::Allow => UnstatedPort::Web,
@@ -52,7 +60,6 @@ impl<'a> RuleDecision<'a> {
 mod tests {
     use super::*;
     use crate::manifest::PermissionRule;
-    use crate::permissions::RuleOrigin;
 
     fn host(url: &str) -> RemoteHost {
         RemoteHost::of_url(url).expect(url)

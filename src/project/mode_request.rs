@@ -4,7 +4,7 @@
 
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, ModelRef, nearest};
-use crate::manifest::{AgentEntry, Settings};
+use crate::manifest::{AgentEntry, ManagedSetting, Settings};
 
 /// Returns the mode of new sessions if neither a flag nor a profile names one. With a model, prompts are routed. Without
 /// one, a user calls the tools of a mode by name, so the session needs a mode that has tools.
@@ -40,6 +40,8 @@ pub enum ModeError {
     TwoModes { agent: String, mode: String },
     #[error("`{0}` is an internal mode and cannot be asked for")]
     Internal(ModeId),
+    #[error("`{name}` is not allowed here: {setting} does not list it")]
+    Managed { name: String, setting: ManagedSetting },
 }
 
 impl ModeError {
@@ -52,6 +54,7 @@ impl ModeError {
             | Self::AmbiguousMode { help, .. } => help,
             Self::TwoModes { .. } => "name the mode once",
             Self::Internal(_) => "see `skein agents`",
+            Self::Managed { .. } => "choose another one, or ask the administrator of this machine",
         }
     }
 }
@@ -143,6 +146,9 @@ fn split(name: &str) -> (&str, Option<&str>) {
 /// Returns the agent `name`. The error suggests the nearest name.
 pub fn find_agent<'a>(plan: &'a Plan, name: &str) -> Result<&'a AgentEntry, ModeError> {
     plan.agent(name).ok_or_else(|| {
+        if let Some(setting) = plan.agent_refusal(name) {
+            return ModeError::Managed { name: name.to_owned(), setting };
+        }
         let names = || plan.agents().map(|agent| agent.manifest.name.as_str());
         let help = match nearest(name, names()) {
             Some(near) => format!("did you mean `{near}`?"),
@@ -158,6 +164,10 @@ fn find_mode(plan: &Plan, agent: &AgentEntry, mode: Option<&str>) -> Result<Mode
     let slug = mode.unwrap_or(&default);
     if plan.modes_of(agent).any(|entry| entry.mode.slug.as_str() == slug) {
         return Ok(ModeId::new(name.clone(), ModeSlug::new(slug)));
+    }
+    let id = ModeId::new(name.clone(), ModeSlug::new(slug));
+    if let Some(setting) = plan.mode_refusal(&id) {
+        return Err(ModeError::Managed { name: id.to_string(), setting });
     }
     let slugs = || plan.modes_of(agent).filter(|entry| !entry.mode.internal).map(|entry| entry.mode.slug.as_str());
     let help = match nearest(slug, slugs()) {

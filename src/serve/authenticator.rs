@@ -26,6 +26,14 @@ pub(super) struct ActiveToken {
     pub(super) ended: CancellationToken,
 }
 
+impl ActiveToken {
+    /// Returns the user of this machine, who has no token and no limits.
+    pub(super) fn local() -> Self {
+        let grant = SessionGrant::local();
+        Self { id: "local".to_owned(), ended: grant.end_signal().clone(), grant }
+    }
+}
+
 /// Why tokens cannot be verified at the moment.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AuthenticationError {
@@ -63,7 +71,14 @@ impl Authenticator {
         &self,
         headers: &HeaderMap,
     ) -> Result<Option<Arc<ActiveToken>>, AuthenticationError> {
-        let Some(secret) = bearer_token(headers) else { return Ok(None) };
+        match bearer_token(headers) {
+            Some(secret) => self.verify(secret).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the token or the JWT with this text, as [`Self::authenticate`] does.
+    pub(super) async fn verify(&self, secret: &str) -> Result<Option<Arc<ActiveToken>>, AuthenticationError> {
         match &self.oidc {
             Some(oidc) if secret.matches('.').count() == JWT_DOTS => {
                 let verified = oidc.verify(secret, Timestamp::now(), Instant::now()).await;
@@ -76,8 +91,13 @@ impl Authenticator {
                     Err(OidcError::NoKeys) => Err(AuthenticationError::Issuer),
                 }
             }
-            _ => Ok(self.tokens.verify(secret).await?.map(|token| self.activate(&token, None))),
+            _ => Ok(self.tokens.verify(secret).await?.map(|token| self.activate_stored(&token))),
         }
+    }
+
+    /// Returns a token that the store has verified.
+    pub(super) fn activate_stored(&self, token: &TokenGrant) -> Arc<ActiveToken> {
+        self.activate(token, None)
     }
 
     /// Returns a verified token. The requests and connections of one token share it. A JWT ends at the time `issued`.

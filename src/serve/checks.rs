@@ -4,7 +4,7 @@
 //! Invariant: a request that fails a check reaches no handler, and its answer does not depend on what exists. The
 //! access log has no token, query or body.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,10 @@ pub(super) const MAX_BODY: usize = 16 << 20;
 
 /// How long the rest of a body that is too large is read.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
-/// Paths that need no token.
-const PUBLIC_PATHS: [&str; 2] = ["/healthz", "/readyz"];
+/// Paths that need no token. `/` leads to the console.
+const PUBLIC_PATHS: [&str; 4] = ["/", "/healthz", "/readyz", "/.well-known/agent-card.json"];
+/// The path of the console, which checks the cookie of its login instead of a token.
+const CONSOLE: &str = "/console";
 /// The answer to every request without a valid token, for any reason.
 const UNAUTHORIZED: &str = "a valid token is required: send it as `Authorization: Bearer TOKEN`\n";
 
@@ -33,6 +35,8 @@ const UNAUTHORIZED: &str = "a valid token is required: send it as `Authorization
 pub(super) struct Arrival {
     /// The address on which the connection arrived.
     pub(super) local: SocketAddr,
+    /// The address from which it came.
+    pub(super) peer: IpAddr,
     /// Whether the server has a free place for the connection.
     pub(super) capacity: Capacity,
 }
@@ -133,7 +137,8 @@ fn check_source(state: &ServerState, request: &Request) -> Result<(), Refusal> {
 /// Checks a request and adds its token to it. Returns the name of the principal. `None` on a public path.
 async fn admit(state: &ServerState, request: &mut Request) -> Result<Option<String>, Refusal> {
     check_source(state, request)?;
-    if PUBLIC_PATHS.contains(&request.uri().path()) {
+    let path = request.uri().path();
+    if PUBLIC_PATHS.contains(&path) || path == CONSOLE || path.starts_with("/console/") {
         return Ok(None);
     }
     let token = state.authenticator.authenticate(request.headers()).await.map_err(|error| {

@@ -14,6 +14,13 @@ pub struct PublicUrl {
     origin: String,
 }
 
+impl PublicUrl {
+    /// Returns whether clients reach the server with TLS.
+    pub(super) fn is_https(&self) -> bool {
+        self.origin.starts_with("https:")
+    }
+}
+
 /// A text that is not the public address of a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a public address: {problem}")]
@@ -51,6 +58,16 @@ impl HostFilter {
     pub(super) fn admits<B>(&self, request: &Request<B>, local: SocketAddr) -> bool {
         let Some(host) = authority_of(request) else { return false };
         self.admits_host(&host, local) && self.admits_origin(request.headers(), &host)
+    }
+
+    /// Returns the address under which the client reaches the server, without a path.
+    pub(super) fn base_url<B>(&self, request: &Request<B>, scheme: &str) -> String {
+        match (&self.public, authority_of(request)) {
+            (Some(public), _) => public.origin.clone(),
+            (None, Some(host)) => format!("{scheme}://{host}"),
+            // The checks admit no request without a host.
+            (None, None) => String::new(),
+        }
     }
 
     fn admits_host(&self, authority: &Authority, local: SocketAddr) -> bool {
@@ -151,6 +168,14 @@ mod tests {
         let public = Some("https://skein.example.com");
         assert!(admits(public, loopback, Some("127.0.0.1:4780"), Some("https://skein.example.com")));
         assert!(!admits(public, loopback, Some("127.0.0.1:4780"), Some("http://skein.example.com:81")));
+    }
+
+    #[test]
+    fn addresses_have_the_public_name_or_the_host_of_the_request() {
+        let named = request(Some("localhost:4780"), None);
+        assert_eq!(HostFilter::default().base_url(&named, "https"), "https://localhost:4780");
+        let hosts = HostFilter { public: "https://skein.example.com".parse().ok() };
+        assert_eq!(hosts.base_url(&named, "http"), "https://skein.example.com");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Invariant: a client has 30 seconds for the handshake and for the head of a request. One that takes longer, or sends
 //! nothing, does not keep its connection.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl Listener {
                 () = scope.cancelled().cancelled() => return,
                 accepted = self.socket.accept() => accepted,
             };
-            let Ok((stream, _)) = accepted.inspect_err(|error| tracing::warn!(%error, "no connection is accepted"))
+            let Ok((stream, peer)) = accepted.inspect_err(|error| tracing::warn!(%error, "no connection is accepted"))
             else {
                 sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
@@ -77,7 +77,7 @@ impl Listener {
                 },
             };
             let Ok(local) = stream.local_addr() else { continue };
-            let connection = HttpConnection { router: self.router.clone(), local, capacity };
+            let connection = HttpConnection { router: self.router.clone(), local, peer: peer.ip(), capacity };
             let (tls, ending) = (self.tls.clone(), scope.cancelled().clone());
             let gauge = ConnectionGauge::new(&self.metrics, ConnectionKind::Tcp);
             scope.spawn(async move {
@@ -98,6 +98,7 @@ impl Listener {
 struct HttpConnection {
     router: Router,
     local: SocketAddr,
+    peer: IpAddr,
     capacity: Capacity,
 }
 
@@ -159,7 +160,8 @@ impl HttpConnection {
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<axum::response::Response, std::convert::Infallible>> + use<> {
         let mut request = request.map(Body::new);
-        request.extensions_mut().insert(Arrival { local: self.local, capacity: self.capacity });
+        let arrival = Arrival { local: self.local, peer: self.peer, capacity: self.capacity };
+        request.extensions_mut().insert(arrival);
         self.router.clone().call(request)
     }
 }

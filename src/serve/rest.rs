@@ -2,20 +2,13 @@
 //!
 //! Invariant: runs and sessions of another principal get the answer of an unknown id.
 
-mod asker;
 mod errors;
 mod messages;
-mod questions;
-mod run;
-mod run_table;
-mod turns;
-
-pub(super) use run_table::RunTable;
+mod new_run;
+mod run_json;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::{Body, Bytes};
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -28,19 +21,16 @@ use serde_json::{Value, json};
 use super::ServerState;
 use super::authenticator::ActiveToken;
 use super::checks::read_body;
-use crate::manifest::ApprovalLevel;
+use super::event_stream::{self, KEEP_ALIVE};
+use super::runs::{self, AgentRun, StreamEnd};
 use errors::RestError;
 use messages::InputMessage;
-use run::AgentRun;
-use turns::{NewRun, RunMode};
+use new_run::{NewRun, RunMode};
 
 /// Describes the API.
 const OPENAPI: &str = include_str!("rest/openapi.json");
 const RUN_ID: HeaderName = HeaderName::from_static("run-id");
 const JSON: &str = "application/json";
-const EVENT_STREAM: &str = "text/event-stream";
-/// How often a comment keeps an event stream without events open.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Returns the routes of the API, except for the list of agents.
 pub(super) fn routes() -> Router<Arc<ServerState>> {
@@ -60,7 +50,7 @@ async fn read_agent(
     Extension(token): Extension<Arc<ActiveToken>>,
     Path(name): Path<String>,
 ) -> Result<Response, RestError> {
-    let (agent, _) = turns::find_agent(&state, &token, &name).await?;
+    let (agent, _) = runs::find_agent(&state, &token, &name).await?;
     Ok(json_response(StatusCode::OK, &agent.manifest))
 }
 
@@ -70,7 +60,7 @@ async fn create_run(
     request: Request,
 ) -> Result<Response, RestError> {
     let new: NewRun = read_json(request).await?;
-    let run = turns::start(&state, &token, &new).await?;
+    let run = runs::start(&state, &token, new.request()?).await?;
     Ok(answer(run, new.mode, 0).await)
 }
 
@@ -79,7 +69,7 @@ async fn read_run(
     Extension(token): Extension<Arc<ActiveToken>>,
     Path(id): Path<String>,
 ) -> Result<Response, RestError> {
-    Ok(json_response(StatusCode::OK, &find_run(&state, &token, &id)?.to_json()))
+    Ok(json_response(StatusCode::OK, &run_json::run(&*find_run(&state, &token, &id)?)))
 }
 
 async fn list_events(
@@ -87,7 +77,8 @@ async fn list_events(
     Extension(token): Extension<Arc<ActiveToken>>,
     Path(id): Path<String>,
 ) -> Result<Response, RestError> {
-    let events = find_run(&state, &token, &id)?.events();
+    let run = find_run(&state, &token, &id)?;
+    let events: Vec<_> = run.events().iter().map(|event| run_json::event(&run, event)).collect();
     Ok(json_response(StatusCode::OK, &json!({"events": events})))
 }
 
@@ -98,7 +89,7 @@ async fn cancel_run(
 ) -> Result<Response, RestError> {
     let run = find_run(&state, &token, &id)?;
     run.cancel()?;
-    Ok(json_response(StatusCode::ACCEPTED, &run.to_json()))
+    Ok(json_response(StatusCode::ACCEPTED, &run_json::run(&run)))
 }
 
 /// The body of `POST /runs/{id}`.
@@ -131,12 +122,8 @@ async fn resume_run(
 ) -> Result<Response, RestError> {
     let run = find_run(&state, &token, &id)?;
     let RunAnswer { await_resume, mode } = read_json(request).await?;
-    // A token that cannot consent to the calls of its runs cannot do so for another token of its principal.
-    if !run.is_of_token(&token.id) && !token.grant.limits().admits_approval(ApprovalLevel::Ask) {
-        return Err(RestError::forbidden("your token must not answer questions of another token's run"));
-    }
     let position = run.event_count();
-    run.resume(&await_resume.message.text())?;
+    runs::resume(&run, &token, &await_resume.message.text())?;
     Ok(answer(run, mode, position).await)
 }
 
@@ -147,8 +134,8 @@ async fn read_session(
     Path(id): Path<String>,
 ) -> Result<Response, RestError> {
     let unknown = || RestError::not_found("there is no such session");
-    let uuid = turns::parse_uuid(&id).ok_or_else(unknown)?;
-    let sessions = turns::sessions(&state.acp_server(&token)).await?;
+    let uuid = runs::parse_uuid(&id).ok_or_else(unknown)?;
+    let sessions = runs::sessions(&state.acp_server(&token)).await?;
     sessions.store().find_uuid(&uuid).await?.ok_or_else(unknown)?;
     Ok(json_response(StatusCode::OK, &json!({"id": uuid, "history": [], "state": null})))
 }
@@ -163,10 +150,10 @@ async fn answer(run: Arc<AgentRun>, mode: RunMode, position: usize) -> Response 
     let mut response = match mode {
         RunMode::Sync => {
             run.wait_for_stop().await;
-            json_response(StatusCode::OK, &run.to_json())
+            json_response(StatusCode::OK, &run_json::run(&run))
         }
-        RunMode::Async => json_response(StatusCode::ACCEPTED, &run.to_json()),
-        RunMode::Stream => event_stream(run, position),
+        RunMode::Async => json_response(StatusCode::ACCEPTED, &run_json::run(&run)),
+        RunMode::Stream => event_stream::response(futures::stream::unfold((run, position), next_event)),
     };
     if let Some(id) = id {
         response.headers_mut().insert(RUN_ID, id);
@@ -174,26 +161,15 @@ async fn answer(run: Arc<AgentRun>, mode: RunMode, position: usize) -> Response 
     response
 }
 
-fn event_stream(run: Arc<AgentRun>, position: usize) -> Response {
-    let events = Body::from_stream(futures::stream::unfold((run, position), next_event));
-    let mut response = ([(header::CONTENT_TYPE, EVENT_STREAM)], events).into_response();
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // A proxy that collects events would delay them.
-    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
-}
-
 type EventPosition = (Arc<AgentRun>, usize);
 
-async fn next_event(
-    (run, position): EventPosition,
-) -> Option<(Result<Bytes, std::convert::Infallible>, EventPosition)> {
-    let (text, position) = match tokio::time::timeout(KEEP_ALIVE, run.next_event(position)).await {
-        Ok(Some(event)) => (format!("data: {event}\n\n"), position + 1),
+async fn next_event((run, position): EventPosition) -> Option<(String, EventPosition)> {
+    let (text, position) = match tokio::time::timeout(KEEP_ALIVE, run.next_event(position, StreamEnd::Stop)).await {
+        Ok(Some(event)) => (event_stream::data(&run_json::event(&run, &event)), position + 1),
         Ok(None) => return None,
-        Err(_) => (":\n\n".to_owned(), position),
+        Err(_) => (event_stream::COMMENT.to_owned(), position),
     };
-    Some((Ok(Bytes::from(text)), (run, position)))
+    Some((text, (run, position)))
 }
 
 /// Reads the body of a request. Fails if it is not JSON of the expected form. The Python client names no content type.

@@ -113,6 +113,18 @@ impl SessionSandboxes {
         Ok(OfferedEntry { entry, program: launcher.program.clone(), sandbox })
     }
 
+    /// Accepts the protected paths that exist now. Only those that a later command creates count as new.
+    pub(crate) async fn accept_protected(&self) {
+        let running = self.state.lock().await.running.clone();
+        for watch in running.iter().filter_map(|sandbox| sandbox.watch.as_ref()) {
+            let folders = watch.folders.clone();
+            let taken = tokio::task::spawn_blocking(move || ProtectedSnapshot::take(&folders)).await;
+            if let Ok(taken) = taken {
+                *watch.known.lock().await = taken;
+            }
+        }
+    }
+
     /// Connects to a server that listens in one of the sandboxes. Fails with `NotFound` if none has this port.
     pub(crate) async fn dial(&self, port: u16) -> io::Result<TcpStream> {
         let running = self.state.lock().await.running.clone();

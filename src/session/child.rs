@@ -3,6 +3,7 @@
 //! Invariant: a child session needs consent wherever its parent would, and cannot delegate.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{Session, SessionError, SessionPorts, SessionRoots, SessionSettings};
 use crate::broker::{BindError, ParentLimits, WriteLock};
@@ -34,9 +35,28 @@ impl Session {
         let session = self.context();
         let place = SessionRoots::of(session);
         let choice = SessionSettings { mode, ..setup.choice.clone() };
-        let child = self.sessions().create_for(Some(self.id()), place, choice, |_| host).await?;
+        let child = self.sessions().create_for(Some(self), place, choice, |_| host).await?;
         self.not_alone();
         child.context().share_services(session);
         Ok(child)
+    }
+
+    /// Returns the ids of the session's family: its parent, or itself if it has none, and all children of that one.
+    pub async fn family(&self) -> Vec<String> {
+        let own = || vec![self.id().to_owned()];
+        if self.alone.load(Ordering::Relaxed) {
+            return own();
+        }
+        let family = self.sessions.store.family(self.id()).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the sessions that belong together could not be read");
+            own()
+        });
+        self.alone.store(family == own(), Ordering::Relaxed);
+        family
+    }
+
+    /// Notes that the session has a child.
+    fn not_alone(&self) {
+        self.alone.store(false, Ordering::Relaxed);
     }
 }

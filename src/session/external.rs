@@ -11,10 +11,10 @@ use super::recorder::row;
 use super::setup::SessionSetup;
 use super::{PromptError, Session, SessionError};
 use crate::agents::{
-    Event, ExternalOptionError, ExternalSession, ExternalSessionRequest, History, Notifier, StatusUpdate, TurnEnd,
-    TurnInput, emit_completed_call,
+    BudgetMeter, Event, ExternalOptionError, ExternalSession, ExternalSessionRequest, History, Notifier, StatusUpdate,
+    StopReason, TurnEnd, TurnInput, emit_completed_call,
 };
-use crate::conversation::{Content, Message, Role};
+use crate::conversation::{Content, Message, Role, Usage};
 use crate::tool::truncate;
 
 /// Maximum bytes of missed messages that an agent receives.
@@ -36,7 +36,8 @@ impl Session {
             .await
             .map_err(PromptError::Prompt)?;
         let (sessions, notifier) = (Arc::clone(setup.external_sessions()), self.recorder(front));
-        Ok(Some(ExternalTurn { sessions, key, session, notifier, system }))
+        let budget = Arc::clone(self.meter());
+        Ok(Some(ExternalTurn { sessions, key, session, notifier, system, budget }))
     }
 
     /// Returns the external session for the mode of `setup`, and opens it if necessary. `None` if no external agent
@@ -110,6 +111,8 @@ pub(super) struct ExternalTurn {
     pub(super) notifier: Arc<dyn Notifier>,
     /// The mode prompt, for an agent that has not received it.
     pub(super) system: Option<Arc<str>>,
+    /// The limits of the session.
+    pub(super) budget: Arc<BudgetMeter>,
 }
 
 impl ExternalTurn {
@@ -138,7 +141,7 @@ impl ExternalTurn {
         } else {
             beside.into_iter().chain(opening.prompt).collect()
         };
-        let end = self.session.turn(prompt, front, cancel).await;
+        let end = self.run_within_limits(prompt, front, cancel).await;
         let said = std::mem::take(&mut *tap.messages.lock().unwrap_or_else(PoisonError::into_inner));
         said.into_iter().for_each(|message| history.push(message));
         // With a command, the agent has not received the messages that it missed.
@@ -147,6 +150,25 @@ impl ExternalTurn {
         }
         self.notifier.log(Event::TurnEnded { end: end.clone() });
         end
+    }
+
+    /// Runs the agent's turn unless a limit is reached. Counts what the agent reports.
+    async fn run_within_limits(
+        &self,
+        prompt: Vec<Content>,
+        front: Arc<dyn Notifier>,
+        cancel: &CancellationToken,
+    ) -> TurnEnd {
+        if let Some(why) = self.budget.limit_reached() {
+            return TurnEnd { ending: StopReason::Exhausted { why }, usage: Usage::default() };
+        }
+        let end = self.session.turn(prompt, front, cancel).await;
+        self.budget.count_answer(&end.usage, None);
+        let is_cancelled = matches!(end.ending, StopReason::Cancelled);
+        match self.budget.time_reached().filter(|_| is_cancelled) {
+            Some(why) => TurnEnd { ending: StopReason::Exhausted { why }, usage: end.usage },
+            None => end,
+        }
     }
 
     /// Returns true if the prompt is one of the agent's own commands.

@@ -15,6 +15,8 @@ pub enum PromptError {
     Busy,
     #[error("{0}")]
     Misdirected(String),
+    #[error("the prompt was not sent: {reason}")]
+    HookRefusal { reason: String },
     #[error(transparent)]
     Bind(#[from] BindError),
     #[error(transparent)]

@@ -1,15 +1,17 @@
 //! Creates, stores and reopens sessions for every front end, and defines what a session is made from.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
+use super::alert_asker::{AlertAsker, AlertSettings, AttentionSink};
+use super::budgets::BudgetLedger;
 use super::metrics::SessionMetrics;
 use super::{Session, SessionContents};
 use crate::agents::{Event, ExternalAgentError, ExternalAgents, History, RecoveryPolicy, TurnLimits};
 use crate::broker::{BindError, Broker};
 use crate::ids::{ModeId, ModelRef, random_id};
 use crate::llm::{LlmError, Provider};
-use crate::manifest::{ApprovalLevel, ServiceEntry, Transport};
+use crate::manifest::{ApprovalLevel, ServiceEntry, Settings, Transport};
 use crate::principal::{GrantError, SessionFiles, SessionGrant};
 use crate::sandbox::HiddenPaths;
 use crate::store::{self, ListFilter, NewSession, StoreError, StoredSession};
@@ -25,6 +27,8 @@ pub struct Sessions {
     /// The owner of the sessions, and their limits.
     pub(super) grant: SessionGrant,
     pub(super) metrics: Arc<SessionMetrics>,
+    /// What open sessions have used of their limits.
+    pub(super) ledger: Arc<BudgetLedger>,
 }
 
 /// Provides the models of a session.
@@ -34,6 +38,11 @@ pub trait ModelSource: Send + Sync {
 
     /// Returns the policy for a full context window and for failed model requests.
     fn recovery_policy(&self) -> Result<RecoveryPolicy, LlmError>;
+
+    /// Returns the models that replace `model` when it fails, in order. Fails if one is unknown or unusable.
+    fn fallbacks(&self, _model: &ModelRef) -> Result<Vec<Arc<dyn Provider>>, LlmError> {
+        Ok(Vec::new())
+    }
 
     /// Returns the model that judges calls at the level `smart` in a session with `model`. It is always a model that
     /// the user chose. `None` if there is no such model or it cannot be used.
@@ -48,6 +57,8 @@ pub struct SessionOptions {
     /// Paths that file tools never read or write.
     pub hidden: Arc<HiddenPaths>,
     pub os: &'static str,
+    /// Reaches a user who does not answer a permission request. `None`: nothing does.
+    pub attention: Option<Arc<dyn AttentionSink>>,
 }
 
 /// The folders that a session works in.
@@ -155,7 +166,8 @@ pub struct ReopenedSession {
 
 impl Sessions {
     pub fn new(store: store::SessionStore, options: SessionOptions) -> Self {
-        Self { store, options: Arc::new(options), grant: SessionGrant::local(), metrics: Arc::default() }
+        let (metrics, ledger) = (Arc::default(), Arc::default());
+        Self { store, options: Arc::new(options), grant: SessionGrant::local(), metrics, ledger }
     }
 
     /// Returns the sessions of another principal, within the limits of its token. Sessions, their children and all that
@@ -214,7 +226,7 @@ impl Sessions {
 
     pub(super) async fn create_for(
         &self,
-        parent: Option<&str>,
+        parent: Option<&Session>,
         place: SessionRoots,
         choice: SessionSettings,
         host: impl FnOnce(&str) -> SessionPorts,
@@ -230,13 +242,18 @@ impl Sessions {
             model: choice.model.to_string(),
             // A level from the launch applies to this launch only; the store keeps levels chosen in the session.
             approval: None,
-            parent: parent.map(str::to_owned),
+            parent: parent.map(|parent| parent.id().to_owned()),
             files,
         };
         let id = self.store.create(new).await?;
         let (host, notices) = self.limit_ports(host(&id), files);
-        let contents = SessionContents { permit, ..SessionContents::default() };
-        let session = Session::new(self.clone(), id, place, self.limit_settings(choice), host, contents);
+        // The requests of a child session are those of its parent.
+        let alerts = AlertSettings::default();
+        let host = if parent.is_none() { self.watch_requests(&id, &place, host, &alerts) } else { host };
+        let meter = parent.map(|parent| Arc::clone(parent.meter()));
+        let contents = SessionContents { permit, meter, alerts, ..SessionContents::default() };
+        let choice = self.limit_settings(choice, &host.broker);
+        let session = Session::new(self.clone(), id, place, choice, host, contents);
         notices.into_iter().for_each(|notice| session.queue_notice(notice));
         Ok(session)
     }
@@ -258,9 +275,10 @@ impl Sessions {
         Ok(SessionRoots { cwd, roots: Vec::new(), files: SessionFiles::Own })
     }
 
-    /// Replaces a level that is looser than the grant admits.
-    fn limit_settings(&self, settings: SessionSettings) -> SessionSettings {
-        let approval = settings.approval.map(|level| self.grant.limits().tighten(level));
+    /// Replaces a level that is looser than the grant or a managed setting admits.
+    pub(super) fn limit_settings(&self, settings: SessionSettings, broker: &Broker) -> SessionSettings {
+        let managed = &broker.plan().manifests().managed;
+        let approval = settings.approval.map(|level| managed.tighten(self.grant.limits().tighten(level)));
         SessionSettings { approval, ..settings }
     }
 
@@ -287,6 +305,28 @@ impl Sessions {
         (ports, notices)
     }
 
+    /// Lets the user be notified of permission requests that stay open, as `alerts` says. Sets it from the plan.
+    fn watch_requests(
+        &self,
+        id: &str,
+        place: &SessionRoots,
+        ports: SessionPorts,
+        alerts: &AlertSettings,
+    ) -> SessionPorts {
+        let Some(sink) = self.options.attention.clone() else { return ports };
+        let settings = Settings::of(ports.broker.plan().manifests()).notifications;
+        *alerts.lock().unwrap_or_else(PoisonError::into_inner) = settings;
+        let asker = AlertAsker {
+            asker: ports.asker,
+            sink,
+            settings: Arc::clone(alerts),
+            session: id.to_owned(),
+            principal: self.grant.principal().clone(),
+            cwd: place.cwd.clone(),
+        };
+        SessionPorts { asker: Arc::new(asker), ..ports }
+    }
+
     /// Reopens a stored session with its history and the state of its services, in its own folder. `roots` and `host` are not stored, so the caller
     /// passes them. Fails if there is no session `id`.
     pub async fn open(
@@ -303,9 +343,11 @@ impl Sessions {
         let place = self.check_roots(place)?;
         let permit = Some(self.grant.open_session()?);
         let (host, notices) = self.limit_ports(host(&stored), stored.files);
-        let choice = self.limit_settings(choice_of(&stored, fallback, &host.broker));
+        let alerts = AlertSettings::default();
+        let host = self.watch_requests(id, &place, host, &alerts);
+        let choice = self.limit_settings(choice_of(&stored, fallback, &host.broker), &host.broker);
         let history = History::from_events(&events);
-        let contents = SessionContents { history, stored: Some(stored.clone()), state, permit };
+        let contents = SessionContents { history, stored: Some(stored.clone()), state, permit, meter: None, alerts };
         let session = Session::new(self.clone(), stored.id.clone(), place, choice, host, contents);
         session.restore_external_sessions(&events);
         notices.into_iter().for_each(|notice| session.queue_notice(notice));

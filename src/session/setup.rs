@@ -9,7 +9,8 @@ use tokio::sync::OnceCell;
 use super::external_sessions::{ExternalSessionKey, ExternalSessions};
 use super::{SessionPorts, SessionSettings};
 use crate::agents::{
-    AgentSandbox, ExternalAgentSpec, ModelJudge, RecoveryPolicy, SystemPromptInputs, memories, system_prompt,
+    AgentSandbox, BudgetMeter, ExternalAgent, ExternalAgentSpec, MeteredProvider, ModelJudge, RecoveryPolicy,
+    RemoteAgentSpec, SystemPromptInputs, memories, system_prompt,
 };
 use crate::broker::{BindError, BindRequest, Binding, Broker, ParentLimits};
 use crate::clock;
@@ -35,6 +36,8 @@ pub(super) struct SessionSetup {
     bindings: Bindings,
     /// The external sessions of this session.
     external_sessions: Arc<ExternalSessions>,
+    /// Counts the requests against the limits of the session.
+    meter: Arc<BudgetMeter>,
     /// Setups for turns that are routed to other modes, each with the service overrides it was made with.
     routed: Mutex<HashMap<ModeId, RoutedSetup>>,
 }
@@ -47,11 +50,16 @@ struct RoutedSetup {
 }
 
 impl SessionSetup {
-    pub(super) fn new(choice: SessionSettings, host: SessionPorts, session: Arc<SessionContext>) -> Self {
+    pub(super) fn new(
+        choice: SessionSettings,
+        host: SessionPorts,
+        session: Arc<SessionContext>,
+        meter: Arc<BudgetMeter>,
+    ) -> Self {
         let (binding, library) = (OnceCell::new(), OnceCell::new());
         let (system, routed) = (Arc::default(), Mutex::default());
         let (bindings, external_sessions) = (Arc::default(), Arc::default());
-        Self { choice, host, session, binding, library, system, bindings, external_sessions, routed }
+        Self { choice, host, session, binding, library, system, bindings, external_sessions, meter, routed }
     }
 
     /// Returns a setup of the same session in another mode, for one turn. A call never needs less consent than in the
@@ -66,8 +74,7 @@ impl SessionSetup {
         let host = SessionPorts { broker: self.host.broker.with_limits(bounds), ..self.host.clone() };
         let choice = SessionSettings { mode: mode.clone(), ..self.choice.clone() };
         let (bindings, external_sessions) = (Arc::clone(&self.bindings), Arc::clone(&self.external_sessions));
-        let setup =
-            Arc::new(Self { bindings, external_sessions, ..Self::new(choice, host, Arc::clone(&self.session)) });
+        let setup = Arc::new(Self { bindings, external_sessions, ..self.renew(choice, host) });
         handed.insert(mode, RoutedSetup { enabled, setup: Arc::clone(&setup) });
         Ok(setup)
     }
@@ -81,13 +88,18 @@ impl SessionSetup {
         let same_mode = choice.mode == self.choice.mode;
         let system = if same_mode { Arc::clone(&self.system) } else { Arc::default() };
         let (bindings, external_sessions) = (Arc::clone(&self.bindings), Arc::clone(&self.external_sessions));
-        Self { system, bindings, external_sessions, ..Self::new(choice, self.host.clone(), Arc::clone(&self.session)) }
+        Self { system, bindings, external_sessions, ..self.renew(choice, self.host.clone()) }
     }
 
     /// Returns a setup of the same session with other settings and ports, such as a new plan.
     pub(super) fn with_ports(&self, choice: SessionSettings, host: SessionPorts) -> Self {
         let (bindings, external_sessions) = (Arc::clone(&self.bindings), Arc::clone(&self.external_sessions));
-        Self { bindings, external_sessions, ..Self::new(choice, host, Arc::clone(&self.session)) }
+        Self { bindings, external_sessions, ..self.renew(choice, host) }
+    }
+
+    /// Returns a new setup of the same session.
+    fn renew(&self, choice: SessionSettings, host: SessionPorts) -> Self {
+        Self::new(choice, host, Arc::clone(&self.session), Arc::clone(&self.meter))
     }
 
     /// Returns a setup for one turn that a client of another token begins, within the limits of both tokens.
@@ -99,20 +111,24 @@ impl SessionSetup {
         if is_same { Self { system: Arc::clone(&self.system), ..narrow } } else { narrow }
     }
 
-    /// Returns the recovery policy. Its model takes turns with the requests of other sessions.
+    /// Returns the recovery policy. Its models take turns with the requests of other sessions.
     pub(super) fn recovery_policy(&self) -> Result<RecoveryPolicy, LlmError> {
         let policy = self.host.models.recovery_policy()?;
         let accelerator = policy.accelerator.map(|provider| self.for_session(provider));
-        Ok(RecoveryPolicy { accelerator, ..policy })
+        let fallbacks = self.host.models.fallbacks(&self.choice.model)?;
+        let fallbacks = fallbacks.into_iter().map(|provider| self.for_session(provider)).collect();
+        Ok(RecoveryPolicy { accelerator, fallbacks, ..policy })
     }
 
-    /// Returns the model for the requests of this session, which take turns with those of other sessions.
+    /// Returns the model for the requests of this session, which take turns with those of other sessions and count
+    /// against its limits.
     fn for_session(&self, provider: Arc<dyn Provider>) -> Arc<dyn Provider> {
         let origin = RequestOrigin {
             principal: self.session.principal().name().into(),
             session: self.session.id.as_str().into(),
         };
-        provider.for_origin(&origin).unwrap_or(provider)
+        let provider = provider.for_origin(&origin).unwrap_or(provider);
+        Arc::new(MeteredProvider::new(provider, Arc::clone(&self.meter)))
     }
 
     /// Returns the model of the settings. If it is an external agent, each request is a single question to it.
@@ -127,28 +143,38 @@ impl SessionSetup {
         };
         let who = self.external_agent_named(agent).ok_or_else(|| LlmError::Unusable {
             model: model.to_string(),
-            reason: format!("there is no external agent `{agent}`; `skein agents` lists them"),
+            reason: match self.host.broker.plan().agent_refusal(agent.as_str()) {
+                Some(setting) => format!("{setting} does not list the agent `{agent}`"),
+                None => format!("there is no external agent `{agent}`; `skein agents` lists them"),
+            },
         })?;
-        Ok(self.host.external_agents.model(who))
+        let provider = self.host.external_agents.model(who);
+        Ok(Arc::new(MeteredProvider::new(provider, Arc::clone(&self.meter))))
     }
 
     /// Returns the external agent that runs turns here: the mode's own, or the one chosen as the model. `None` if
     /// neither is external.
-    pub(super) fn external_agent(&self) -> Option<(ExternalAgentSpec, ExternalSessionKey)> {
+    pub(super) fn external_agent(&self) -> Option<(ExternalAgent, ExternalSessionKey)> {
         let of_mode = self.external_agent_named(&self.choice.mode.agent);
         let who = of_mode.or_else(|| self.external_agent_named(self.choice.model.external_agent()?))?;
-        let key = (self.choice.mode.clone(), who.name.clone());
+        let key = (self.choice.mode.clone(), who.name().clone());
         Some((who, key))
     }
 
-    fn external_agent_named(&self, agent: &AgentName) -> Option<ExternalAgentSpec> {
+    fn external_agent_named(&self, agent: &AgentName) -> Option<ExternalAgent> {
         let manifest = &self.host.broker.plan().agent(agent.as_str())?.manifest;
-        let AgentRuntime::Acp(runtime) = manifest.runtime.clone()?;
-        let title = manifest.title.clone().unwrap_or_else(|| manifest.name.to_string());
+        let (name, title) = (manifest.name.clone(), manifest.title.clone());
+        let title = title.unwrap_or_else(|| manifest.name.to_string());
+        let runtime = match manifest.runtime.clone()? {
+            AgentRuntime::Acp(runtime) => *runtime,
+            AgentRuntime::A2a(runtime) => {
+                return Some(ExternalAgent::Remote(RemoteAgentSpec { name, title, runtime }));
+            }
+        };
         let spec = self.host.broker.agent_sandbox(&manifest.name, &self.session);
         let sandbox = spec.map(|spec| AgentSandbox { spec, session: Arc::clone(&self.session) });
         let principal = self.session.principal().clone();
-        Some(ExternalAgentSpec { name: manifest.name.clone(), principal, title, runtime, sandbox })
+        Some(ExternalAgent::Program(Box::new(ExternalAgentSpec { name, principal, title, runtime, sandbox })))
     }
 
     pub(super) fn external_sessions(&self) -> &Arc<ExternalSessions> {
@@ -170,6 +196,11 @@ impl SessionSetup {
             Ok(binding)
         };
         self.binding.get_or_try_init(bind).await.cloned()
+    }
+
+    /// Returns the binding if it was made.
+    pub(super) fn current_binding(&self) -> Option<Arc<Binding>> {
+        self.binding.get().cloned()
     }
 
     /// Returns a binding with the user's skills and recipes, for a mode without them. Only the user uses it, for

@@ -3,7 +3,7 @@
 //! Invariant: the first answer counts; the other clients' requests are withdrawn.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -27,11 +27,18 @@ pub struct SharedAsker {
     askers: watch::Sender<AttachedAskers>,
     /// How long a question waits while no client can answer. Zero if the session has one client at most.
     patience: Duration,
+    /// Also shown each question, and may answer it. It is no client: questions do not wait for it.
+    observer: OnceLock<Arc<dyn Asker>>,
 }
 
 impl SharedAsker {
     pub fn new(patience: Duration) -> Self {
-        Self { askers: watch::Sender::default(), patience }
+        Self { askers: watch::Sender::default(), patience, observer: OnceLock::new() }
+    }
+
+    /// Shows all further questions to an observer too. A session has one at most; a second one is ignored.
+    pub fn set_observer(&self, observer: Arc<dyn Asker>) {
+        self.observer.get_or_init(|| observer);
     }
 
     /// Adds the asker of a client, or replaces the earlier one of the same connection.
@@ -52,6 +59,8 @@ impl SharedAsker {
         let mut attached = self.askers.subscribe();
         let mut asked: Vec<(ViewerId, Arc<dyn Asker>)> = Vec::new();
         let mut answers = FuturesUnordered::new();
+        let mut observed: FuturesUnordered<_> =
+            self.observer.get().map(|observer| ask(Arc::clone(observer))).into_iter().collect();
         loop {
             let now = attached.borrow_and_update().clone();
             let is_asked = |asker: &Arc<dyn Asker>| asked.iter().any(|(_, known)| Arc::ptr_eq(known, asker));
@@ -77,6 +86,10 @@ impl SharedAsker {
                     None if answers.is_empty() && self.is_attached(&asked) => return None,
                     // Another client may still answer, or this one may come back on a new connection.
                     None => {}
+                },
+                // If the observer cannot answer, the clients still can.
+                Some(answer) = observed.next() => if answer.is_some() {
+                    return answer;
                 },
                 changed = attached.changed() => changed.ok()?,
                 () = tokio::time::sleep(self.patience), if nobody => return None,

@@ -99,3 +99,22 @@ async fn without_a_client_a_question_waits_and_is_then_unanswered() {
         assert_eq!(start.elapsed().as_secs(), waited);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_may_answer_and_is_not_waited_for() {
+    let shared = SharedAsker::new(Duration::from_secs(1800));
+    let (observer, mut seen) = client();
+    shared.set_observer(observer);
+    let mut asking = shared.ask(question());
+    assert!((&mut asking).now_or_never().is_none());
+    seen.try_recv().unwrap().send(PermissionResponse::Allow).unwrap();
+    assert_eq!(asking.await, PermissionResponse::Allow, "it answers although no client is there");
+    // A client that cannot answer ends the question, although the observer still could.
+    let (client, mut requests) = client();
+    shared.attach(1, client);
+    let mut asking = shared.ask(question());
+    assert!((&mut asking).now_or_never().is_none());
+    drop(requests.try_recv().unwrap());
+    assert_eq!(asking.await, PermissionResponse::Unavailable);
+    assert!(seen.try_recv().unwrap().is_closed(), "the observer's request is withdrawn");
+}

@@ -87,6 +87,15 @@ impl PendingTurn {
         self.session.name_after(prompt)
     }
 
+    /// Runs the hooks before the prompt. Returns the text that they add for the model. Fails if one refuses the prompt.
+    pub async fn run_prompt_hooks(
+        &self,
+        prompt: &[Content],
+        cancel: &CancellationToken,
+    ) -> Result<Option<Content>, PromptError> {
+        self.session.run_prompt_hooks(&self.setup, &words(prompt), cancel).await
+    }
+
     /// Routes the turn to another mode. Its calls still need the consent that the session's own mode requires.
     pub fn hand_to(&mut self, mode: ModeId) {
         self.mode = Some(mode).filter(|mode| *mode != self.setup.choice.mode);
@@ -114,7 +123,7 @@ impl PendingTurn {
     ) -> Result<TurnEnd, PromptError> {
         let Self { session, mut history, setup, mode, cleanup: _cleanup, permit, client_permit, counted: _counted } =
             self;
-        let text = words(&opening.prompt);
+        let (text, own_setup) = (words(&opening.prompt), Arc::clone(&setup));
         // Only an exchange can continue a given first answer; an external agent takes whole turns.
         let whole = opening.first.is_empty();
         let prepare = async {
@@ -140,10 +149,21 @@ impl PendingTurn {
             front.log(Event::TurnEnded { end: end.clone() });
             return Ok(end);
         };
-        let mut end = match worker {
-            Worker::Exchange(exchange) => exchange.turn(&mut history, opening, cancel).await,
-            Worker::External(external) => external.turn(&mut history, opening, cancel).await,
+        let limited = cancel.child_token();
+        let work = async {
+            match worker {
+                Worker::Exchange(exchange) => {
+                    let end = exchange.turn(&mut history, opening, &limited).await;
+                    session.finish_exchange(&own_setup, &exchange, &mut history, end, &limited).await
+                }
+                Worker::External(external) => {
+                    let end = external.turn(&mut history, opening, &limited).await;
+                    session.finish_external_turn(&own_setup, &end, &history, &limited).await;
+                    end
+                }
+            }
         };
+        let mut end = session.run_in_time(work, &limited).await;
         end.usage += session.take_extra_usage();
         session.count(end.usage);
         session.finish_turn().await?;

@@ -1,8 +1,11 @@
 //! Undoes the last prompt and everything after it. The event log keeps the events, marked as undone.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
-use crate::agents::{Event, active_events, is_own};
+use super::recorder::row;
+use super::{PromptError, Session};
+use crate::agents::{Event, History, active_events, is_own};
 use crate::conversation::ToolUse;
 use crate::tool::Activity;
 
@@ -25,8 +28,26 @@ pub struct ChangedFile {
     pub after: String,
 }
 
+impl Session {
+    /// Undoes the last prompt and everything after it, in the history and in the event log. Returns `None` if there is
+    /// no prompt left. Fails if a turn runs.
+    pub async fn undo(&self) -> Result<Option<UndoneTurn>, PromptError> {
+        let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
+        let mut events = self.sessions.events(self.id()).await?;
+        let Some((place, undone)) = last_exchange(&events) else { return Ok(None) };
+        let event = Event::Undone { events: place };
+        self.sessions.store.append(self.id(), row(&event));
+        self.sessions.store.flush(self.id()).await?;
+        events.push(event);
+        *history = History::from_events(&events);
+        self.events.store(events.len() as u64, Ordering::Relaxed);
+        self.setup().external_sessions().forget();
+        Ok(Some(undone))
+    }
+}
+
 /// Returns the index of the last prompt in `events`, and the turn to undo. `None` if there is no prompt left.
-pub(super) fn last_exchange(events: &[Event]) -> Option<(usize, UndoneTurn)> {
+fn last_exchange(events: &[Event]) -> Option<(usize, UndoneTurn)> {
     let standing = active_events(events);
     let is_prompt = |event: &Event| matches!(event, Event::Message { message } if message.is_prompt());
     let from = standing.iter().rposition(|(_, event)| is_prompt(event))?;

@@ -24,7 +24,10 @@ mod read;
 mod recall;
 mod schema;
 mod state;
+mod transcript;
 mod unused_sessions;
+mod usage_access;
+mod usage_rows;
 mod view;
 mod writer;
 
@@ -37,9 +40,11 @@ use rusqlite::{Connection, OpenFlags};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-pub use recall::{COUNTED, RecallMatch, RecallQuery, RecallResults, StoredMessage, TermStats, TermWeights};
+pub use state::StateEntry;
 
+pub use recall::{COUNTED, RecallMatch, RecallQuery, RecallResults, StoredMessage, TermStats, TermWeights};
 pub(super) use schema::SCHEMA;
+pub use usage_rows::{UsageKey, UsageRow};
 
 use super::{PATIENCE, StoreError, failure, open};
 use crate::principal::{Principal, SessionFiles, SessionGrant};
@@ -127,14 +132,6 @@ pub struct StoredEvent {
     pub body: String,
 }
 
-/// A stored entry. Only its owner understands the value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StateEntry {
-    pub owner: String,
-    pub key: String,
-    pub value: Vec<u8>,
-}
-
 /// Selects sessions by their working folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum FolderFilter {
@@ -151,6 +148,8 @@ pub struct ListFilter {
     pub within: FolderFilter,
     /// Lists the child sessions of this session; `None` lists the sessions without a parent.
     pub parent: Option<String>,
+    /// Lists only sessions in this mode, as `agent/mode`.
+    pub mode: Option<String>,
     /// The end of the previous page.
     pub after: Option<Cursor>,
     pub limit: Option<usize>,
@@ -231,8 +230,7 @@ impl SessionStore {
             file: file.display().to_string(),
             problem: format!("no thread can be started: {error}"),
         })?;
-        let reader = Some(Arc::new(Mutex::new(reader)));
-        let unused = UnusedSessions::default();
+        let (reader, unused) = (Some(Arc::new(Mutex::new(reader))), UnusedSessions::default());
         let shared = Shared { file, reader, queue: Some(queue), unwritten, writer: Some(writer), unused };
         Ok(Self { shared: Arc::new(shared), view: Arc::new(SessionView::of(&SessionGrant::local())) })
     }
@@ -311,8 +309,7 @@ impl SessionStore {
 
     /// Queues the UUID of a session, by which the REST API names it. A session has one at most.
     pub fn put_uuid(&self, id: &str, uuid: &str) {
-        let entry = StateEntry { owner: state::UUID_OWNER.to_owned(), key: uuid.to_owned(), value: Vec::new() };
-        self.put_state(id, entry);
+        self.put_state(id, StateEntry { owner: state::UUID_OWNER.to_owned(), key: uuid.to_owned(), value: Vec::new() });
     }
 
     /// Returns the id of the session with this UUID. `None` if there is none.

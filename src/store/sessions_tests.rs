@@ -321,6 +321,32 @@ async fn pages_repeat_and_skip_nothing_while_sessions_come() {
 }
 
 #[tokio::test]
+async fn a_list_can_be_of_one_mode() {
+    let Store { sessions, folder: _folder } = &store();
+    let (one, other) = (session_with(sessions, "/a", &["x"]).await, session_with(sessions, "/a", &["y"]).await);
+    sessions.change(&other, SessionChange { mode: Some("planner".to_owned()), ..SessionChange::default() });
+    let list = async |mode: &str| {
+        let filter = ListFilter { mode: Some(mode.to_owned()), ..ListFilter::default() };
+        sessions.list(filter).await.unwrap().into_iter().map(|session| session.id).collect::<Vec<_>>()
+    };
+    assert_eq!((list("goose/assistant").await, list("goose/planner").await), (vec![one], vec![other]));
+    assert!(list("planner").await.is_empty());
+}
+
+#[tokio::test]
+async fn a_part_of_a_transcript_is_read_from_either_side() {
+    let Store { sessions, folder: _folder } = &store();
+    let id = session_with(sessions, "/a", &["1", "2", "3", "4", "5"]).await;
+    let numbers = |events: Vec<StoredEvent>| events.iter().map(|event| event.seq).collect::<Vec<_>>();
+    assert_eq!(numbers(sessions.events_before(&id, None, 2).await.unwrap()), [4, 5]);
+    assert_eq!(numbers(sessions.events_before(&id, Some(4), 2).await.unwrap()), [2, 3]);
+    assert_eq!(numbers(sessions.events_before(&id, Some(1), 2).await.unwrap()), [0_u64; 0]);
+    assert_eq!(numbers(sessions.events_after(&id, 3, 9).await.unwrap()), [4, 5]);
+    assert_eq!(numbers(sessions.events_after(&id, 0, 2).await.unwrap()), [1, 2]);
+    assert_eq!(numbers(sessions.events_after("unknown", 0, 2).await.unwrap()), [0_u64; 0]);
+}
+
+#[tokio::test]
 async fn the_newest_comes_first_and_folders_narrow() {
     let Store { sessions, folder: _folder } = &store();
     let mut ids = Vec::new();

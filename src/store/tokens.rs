@@ -2,6 +2,10 @@
 //!
 //! Invariant: a secret leaves this module once, when its token is created, and is never stored.
 
+mod logins;
+
+pub use logins::BrowserLogin;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,7 +23,8 @@ const MARK: i32 = 0x736b_746f;
 
 pub(super) const SCHEMA: Schema = Schema {
     mark: MARK,
-    migrations: &["
+    migrations: &[
+        "
     CREATE TABLE token (
         id TEXT PRIMARY KEY,
         principal TEXT NOT NULL,
@@ -32,7 +37,18 @@ pub(super) const SCHEMA: Schema = Schema {
         expires_at INTEGER,
         revoked_at INTEGER
     ) STRICT;
-"],
+",
+        "
+    -- Browsers that are logged in to the console.
+    CREATE TABLE login (
+        -- SHA-256 of the cookie.
+        hash BLOB PRIMARY KEY,
+        token TEXT NOT NULL,
+        csrf TEXT NOT NULL,
+        used_at INTEGER NOT NULL
+    ) STRICT;
+",
+    ],
 };
 
 /// What every token starts with.

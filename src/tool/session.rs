@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use tokio_util::sync::CancellationToken;
 
-use super::client_folders::{ClientFolders, WorkingFolder};
+use super::client_folders::ClientFolders;
 use super::delegate::Delegator;
 use super::editor::Editor;
 use super::manage::{EnabledServices, ServiceManager};
 use super::notice::{LogNotices, NoticeSink};
 use super::state::{NoStateStore, StateEntries, StateStore};
+use super::working_folder::WorkingFolder;
 use crate::principal::{Principal, SessionGrant};
 use crate::sandbox::HiddenPaths;
 

@@ -36,10 +36,14 @@ mod attach;
 mod broker;
 /// `browse` with a real Chromium: pages, forms, downloads, dev servers, and pages that attack.
 mod browser;
+/// Limits of cost, tokens, requests and time, over real HTTP.
+mod budgets;
 /// The built-in wiring: the table in the docs against the manifests, prompts, examples.
 mod builtin;
 /// `skein chat` on a real screen.
 mod chat;
+/// Models that answer when another one fails.
+mod fallback_models;
 /// Tools that a model calls from code.
 mod code;
 mod code_index;
@@ -47,12 +51,20 @@ mod code_index;
 mod cli;
 /// `skein configure`: a model, its key, an agent.
 mod configure;
+/// The console on the wire: logins, CSRF tokens, sessions, approvals.
+mod console;
+/// The console in a real browser: flows, injections, tabs, restarts, accessibility.
+mod console_browser;
 /// An MCP client that works on the lines of the wire.
 mod client;
 /// Manifests that are wrong, and exactly what is said about them.
 mod diagnostics;
 /// `computercontroller`: documents through the sandboxed parser, and compared with LibreOffice.
 mod documents;
+/// A permission request that stays open: the webhook, the desktop, the bell.
+mod notifications;
+/// Managed settings: every way to loosen each of them.
+mod managed;
 /// `skein doctor`: what is wrong with a set-up.
 mod doctor;
 /// A session that is shown in an editor.
@@ -73,6 +85,8 @@ mod compaction;
 mod exchange;
 /// Services that break, each as a real process: what the session hears, and what is left.
 mod external;
+/// Remote agents behind `runtime: {a2a: …}`: another Skein, and the Python SDK.
+mod external_a2a;
 mod external_fence;
 mod external_hostile;
 mod external_life;
@@ -87,6 +101,8 @@ mod hardening;
 mod managing;
 /// What is not there is not promised: planned services, replaced agents, tools that need a session.
 mod honest_wiring;
+/// Hooks of a config: real commands before and after calls, prompts, turns and sessions.
+mod hooks;
 /// Hosts that `fetch_url` reaches, and who is asked about them.
 mod hosts;
 /// Resources and prompts of services: rules, level and consent.
@@ -174,6 +190,8 @@ mod services_doc;
 mod shell_sandbox;
 /// `skein serve`: checks of requests, tokens, operations.
 mod serve;
+/// A2A endpoints of `skein serve`: cards, tasks, questions, two principals.
+mod serve_a2a;
 /// ACP connections of `skein serve`: limits, binding to the token, shutdown.
 mod serve_acp;
 /// The conformance suite of MCP against a service behind `skein serve`.

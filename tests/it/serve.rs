@@ -19,10 +19,10 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 fn health_is_public_and_everything_else_needs_a_token() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &[]);
-    for path in ["/healthz", "/readyz"] {
+    for path in ["/healthz", "/readyz", "/.well-known/agent-card.json"] {
         assert_eq!(server.request("GET", path, &[], "").status, 200, "{path}");
     }
-    for path in ["/agents", "/acp", "/metrics", "/", "/sessions", "/no/such", "/healthz/x"] {
+    for path in ["/agents", "/acp", "/metrics", "/sessions", "/a2a/goose", "/no/such", "/healthz/x", "/consoles"] {
         assert_eq!(server.request("GET", path, &[], "").status, 401, "{path}");
     }
     let token = token(&sandbox, "ci", &[]);

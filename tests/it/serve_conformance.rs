@@ -94,6 +94,7 @@ fn check(suite: &str, scenarios: usize) {
     let manifest = json!({
         "version": 1, "kind": "service", "name": "conformance", "description": "What the suite asks for.",
         "transport": {"stdio": program}, "groups": {"read": ["*"]},
+        "sandbox": {"read": [repository("tests/npm")]},
     });
     sandbox.write("config/services/conformance.json", &manifest.to_string());
     let server = Server::start(&sandbox, &[]);

@@ -201,6 +201,27 @@ impl Walk {
         assert!(!answer.body.to_lowercase().contains(MARK), "{path}: {}", answer.body);
     }
 
+    /// Visits a path of the console in a browser of Bob. The answer is not about Ann's data, and with the ids of her
+    /// session, mode and app it is that of unknown ones.
+    fn visit_console(&self, route: &str) {
+        // The stream does not end; it leaves out sessions that its login may not see.
+        if route == "/console/events" {
+            return;
+        }
+        let form = format!("token={}", self.bob);
+        let login = self.server.request("POST", "/console/login", &[("sec-fetch-site", "same-origin")], &form);
+        let cookie =
+            login.header("set-cookie").and_then(|cookie| cookie.split(';').next()).expect("a cookie").to_owned();
+        let get = |session: &str, name: &str, mode: &str| {
+            let path = route.replace("{id}", session).replace("{name}", name).replace("{agent}", name);
+            let path = path.replace("{mode}", mode).replace("{number}", "0");
+            self.server.request("GET", &path, &[("cookie", &cookie)], "").timeless()
+        };
+        let answer = get(&self.session, MARK, "one");
+        assert!(!answer.body.to_lowercase().contains(MARK), "{route}: {}", answer.body);
+        assert_eq!(answer, get(UNKNOWN, "unknown", "none"), "{route}");
+    }
+
     fn folder(&self) -> String {
         root(&self.sandbox)
     }
@@ -280,8 +301,46 @@ async fn visit(walk: &mut Walk, route: &str) {
                 visit_mcp(walk, &endpoint);
             }
         }
+        "/.well-known/agent-card.json" => walk.read_as_bob(route),
+        "/a2a/{agent}" => {
+            walk.compare_http("POST", |agent| format!("/a2a/{agent}"), "zebra-one", "no-such", &Value::Null);
+            visit_a2a(walk, &run, &session);
+        }
+        "/a2a/{agent}/.well-known/agent-card.json" => {
+            let path = |agent: &str| format!("/a2a/{agent}/.well-known/agent-card.json");
+            assert_eq!(walk.server.get(&path("zebra-one"), &walk.ann).status, 200);
+            walk.compare_http("GET", path, "zebra-one", "no-such", &Value::Null);
+            walk.read_as_bob(&path("orchestrator"));
+        }
+        "/" => assert_eq!(walk.server.request("GET", route, &[], "").status, 303),
+        route if route.starts_with("/console") => walk.visit_console(route),
         _ => panic!("the walk has no case for the route `{route}`: add one that compares two principals"),
     }
+}
+
+/// Asks about a task and a context of Ann over A2A as Bob.
+fn visit_a2a(walk: &Walk, task: &str, context: &str) {
+    let ask = |method: &str, params: Value| {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+        let headers = [("authorization", &*bearer(&walk.bob)), ("a2a-version", "1.0")];
+        walk.server.request("POST", &format!("/a2a/{AGENT}"), &headers, &body).timeless()
+    };
+    let message = |task: &str| {
+        let parts = json!([{"text": "allow"}]);
+        json!({"message": {"messageId": "1", "role": "ROLE_USER", "taskId": task, "parts": parts}})
+    };
+    let named = |task: &str| json!({"id": task});
+    for method in ["GetTask", "CancelTask", "SubscribeToTask"] {
+        assert_eq!(ask(method, named(task)), ask(method, named(UNKNOWN_UUID)), "{method}");
+    }
+    assert_eq!(ask("GetTask", named(task)).json()["error"]["code"], -32001);
+    for method in ["SendMessage", "SendStreamingMessage"] {
+        assert_eq!(ask(method, message(task)), ask(method, message(UNKNOWN_UUID)), "{method}");
+    }
+    let listed = |context: &str| ask("ListTasks", json!({"contextId": context}));
+    assert_eq!(listed(context), listed(UNKNOWN_UUID));
+    let all = ask("ListTasks", json!({"includeArtifacts": true}));
+    assert!(!all.body.contains(MARK), "{all:?}");
 }
 
 /// Uses Ann's connection over HTTP as Bob.

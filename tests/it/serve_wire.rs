@@ -18,6 +18,7 @@ macro_rules! tests_over {
 /// Not over the network: the end of stdin, lines that are not UTF-8, the set-up in a terminal, terminals without a
 /// sandbox, a damaged store (the server does not start), notices about a new version, sessions and rules of `local`.
 /// Files of the editor: the tests here have the root `/`, so files are those of the server; see `serve_files`.
+/// What processes of client servers see of this machine: those of remote sessions run in a sandbox; see `serve_files`.
 macro_rules! stream_tests_over {
     ($($name:ident: $transport:ident),*) => {
         $(mod $name {
@@ -33,12 +34,10 @@ macro_rules! stream_tests_over {
                     every_session_has_an_id_of_its_own,
                     a_session_is_spoken_of_after_it_was_answered,
                     a_request_that_is_wrong_makes_no_session,
-                    a_server_of_the_client_runs_as_it_was_given,
                     a_server_of_the_client_is_bound_where_the_mode_asks_for_it,
                     a_server_that_cannot_start_is_told_and_the_session_works,
                     a_server_that_is_slow_to_start_holds_up_nobody_else,
                     what_a_mode_does_without_is_told_when_it_is_entered,
-                    every_session_has_the_servers_it_came_with_for_itself,
                     a_prompt_of_a_server_is_a_command,
                     a_loaded_session_is_told_before_it_is_answered,
                     a_resumed_session_is_not_told_again,
@@ -110,11 +109,9 @@ mod http {
         acp_sessions:
             every_session_has_an_id_of_its_own,
             a_request_that_is_wrong_makes_no_session,
-            a_server_of_the_client_runs_as_it_was_given,
             a_server_of_the_client_is_bound_where_the_mode_asks_for_it,
             a_server_that_cannot_start_is_told_and_the_session_works,
             what_a_mode_does_without_is_told_when_it_is_entered,
-            every_session_has_the_servers_it_came_with_for_itself,
             a_prompt_of_a_server_is_a_command,
             a_loaded_session_is_told_before_it_is_answered,
             a_resumed_session_is_not_told_again,

@@ -3,10 +3,12 @@
 
 use std::path::PathBuf;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{EditorRelay, INTERNAL_ERROR, RelayOutput};
-use crate::acp::editor::SANDBOX_TERMINAL;
+use crate::acp::editor::{SANDBOX, SANDBOX_TERMINAL};
+use crate::tool::editor::TerminalSandboxRequest;
 
 /// A terminal request of the server, which the caller answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,9 +20,103 @@ pub struct TerminalCall {
     pub folders: Vec<PathBuf>,
 }
 
+/// What the server asks for. The texts are ids of terminals.
+#[derive(Debug)]
+pub enum TerminalRequest {
+    Create(TerminalCreation),
+    Output(String),
+    WaitForExit(String),
+    Kill(String),
+    Release(String),
+}
+
+/// A command that the server wants to run here.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TerminalCreation {
+    pub command: String,
+    #[serde(default)]
+    pub args: Vec<String>,
+    #[serde(default)]
+    pub env: Vec<TerminalVariable>,
+    pub cwd: Option<PathBuf>,
+    pub output_byte_limit: Option<u64>,
+    #[serde(skip)]
+    pub sandbox: Option<TerminalSandboxRequest>,
+}
+
+/// An environment variable of a command.
+#[derive(Debug, Deserialize)]
+pub struct TerminalVariable {
+    pub name: String,
+    pub value: String,
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub enum TerminalReply {
+    /// The id of the new terminal.
+    Created(String),
+    Output {
+        text: String,
+        truncated: bool,
+        exit: Option<TerminalExit>,
+    },
+    Exit(TerminalExit),
+    Done,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct TerminalExit {
+    pub code: Option<u32>,
+    pub signal: Option<String>,
+}
+
+/// Why a request cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TerminalRequestError {
+    #[error("`{0}` is not a request that Skein knows")]
+    Method(String),
+    #[error("the request cannot be read: {0}")]
+    Params(#[from] serde_json::Error),
+}
+
+impl TerminalExit {
+    fn json(&self) -> Value {
+        json!({"exitCode": self.code, "signal": self.signal})
+    }
+}
+
 impl TerminalCall {
+    /// Returns what the server asks for. Fails if the call cannot be read.
+    pub fn request(&self) -> Result<TerminalRequest, TerminalRequestError> {
+        let terminal = || self.params["terminalId"].as_str().unwrap_or_default().to_owned();
+        Ok(match self.method.as_str() {
+            "terminal/create" => {
+                let mut creation: TerminalCreation = serde_json::from_value(self.params.clone())?;
+                let sandbox = self.params["_meta"].get(SANDBOX).cloned();
+                creation.sandbox = sandbox.map(serde_json::from_value).transpose()?;
+                TerminalRequest::Create(creation)
+            }
+            "terminal/output" => TerminalRequest::Output(terminal()),
+            "terminal/wait_for_exit" => TerminalRequest::WaitForExit(terminal()),
+            "terminal/kill" => TerminalRequest::Kill(terminal()),
+            "terminal/release" => TerminalRequest::Release(terminal()),
+            other => return Err(TerminalRequestError::Method(other.to_owned())),
+        })
+    }
+
     /// Returns the message that answers the call.
-    pub fn answer(&self, result: &Value) -> String {
+    pub fn answer(&self, reply: &TerminalReply) -> String {
+        let result = match reply {
+            TerminalReply::Created(id) => json!({"terminalId": id}),
+            TerminalReply::Output { text, truncated, exit } => {
+                json!({"output": text, "truncated": truncated, "exitStatus": exit.as_ref().map(TerminalExit::json)})
+            }
+            TerminalReply::Exit(exit) => exit.json(),
+            TerminalReply::Done => json!({}),
+        };
         json!({"jsonrpc": "2.0", "id": self.id, "result": result}).to_string()
     }
 

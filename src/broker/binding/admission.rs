@@ -42,6 +42,8 @@ pub(super) struct AdmittedCall<'a> {
     pub(super) confined: bool,
     /// The user was asked about exactly this call and agreed.
     pub(super) consented: bool,
+    /// What the hooks before the call say to the model.
+    pub(super) hook_context: Vec<String>,
 }
 
 impl Binding {
@@ -82,7 +84,7 @@ impl Binding {
             files::check(arguments, &tool.files, &paths)?;
         }
         let target = self.target(tool, arguments, &paths)?;
-        Ok(AdmittedCall { tool, service, paths, target, confined: false, consented: false })
+        Ok(AdmittedCall { tool, service, paths, target, confined: false, consented: false, hook_context: Vec::new() })
     }
 
     /// Checks scope and arguments. Validates arguments of third-party tools on another thread, with a deadline.

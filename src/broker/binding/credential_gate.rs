@@ -49,7 +49,7 @@ impl SessionHostGate {
         let level = self.policy.approval();
         match level {
             ApprovalLevel::ReadOnly | ApprovalLevel::Deny => {
-                return refuse(&DecisionReason::Level(level).to_string());
+                return refuse(&self.policy.explain(&DecisionReason::Level(level)));
             }
             ApprovalLevel::Ask | ApprovalLevel::Smart | ApprovalLevel::Auto => {}
         }

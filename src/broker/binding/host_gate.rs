@@ -133,7 +133,7 @@ impl SessionHostGate {
         let call = HostCall { host: host.clone(), user_named, ruling };
         let because = match gate::judge_host(self.policy.approval(), call, RuleDecision::Silent) {
             GateDecision::Run(_) => return HostAnswer::Once,
-            GateDecision::Refuse(because) => return HostAnswer::Declined(because.to_string()),
+            GateDecision::Refuse(because) => return HostAnswer::Declined(self.policy.explain(&because)),
             GateDecision::Ask(because) => because,
         };
         let mut arguments = Map::new();
@@ -166,7 +166,7 @@ impl SessionHostGate {
                 self.state.consents.remember(subject, false);
                 HostAnswer::Declined("the user refused, and refuses this host for this session".to_owned())
             }
-            PermissionResponse::Unavailable => HostAnswer::Declined(gate::no_asker_reason(&because)),
+            PermissionResponse::Unavailable => HostAnswer::Declined(self.policy.explain_no_asker(&because)),
         }
     }
 }

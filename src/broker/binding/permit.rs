@@ -1,5 +1,5 @@
-//! Checks a call before it runs: scope, arguments, unchanged tool description, rules and approval level. Asks the user
-//! if these require it.
+//! Checks a call before it runs: scope, arguments, unchanged tool description, rules, approval level and hooks. Asks the
+//! user if these require it.
 //!
 //! Invariant: a permission request about a file shows where its path leads, and the tool may touch only that file.
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::super::consent;
-use super::super::gate::{self, DecisionReason, GateDecision};
+use super::super::gate::{DecisionReason, GateDecision};
 use super::super::session_state::BrokerState;
 use super::super::{files, sanitize};
 use super::{AdmittedCall, Binding, BoundTool};
@@ -93,9 +93,33 @@ impl Binding {
         if is_refused(&subject) || tool.script(arguments).is_some_and(|script| is_refused(&script.shell_subject())) {
             return Ok(Err(refusal(name, "the user refused such calls for this session")));
         }
-        match self.decide(name, &admitted, arguments) {
+        let mut decision = self.decide(name, &admitted, arguments);
+        // Hooks learn nothing about calls that are refused anyway.
+        if !matches!(decision, GateDecision::Refuse(_))
+            && let Some(verdict) = self.run_call_hooks(name, &admitted, arguments, context).await?
+        {
+            if let Some(reason) = verdict.refusal {
+                return Ok(Err(refusal(name, &reason)));
+            }
+            // Hooks take time. The tool, the level and the targets of paths may have changed meanwhile.
+            let now = match self.admit(name, arguments, context).await? {
+                Ok(now) => now,
+                Err(error) => return Ok(Err(refusal(name, &error.to_string()))),
+            };
+            if let Some(path) = find_redirected_path(&admitted, &now, arguments) {
+                let reason = format!("`{path}` leads elsewhere now than when a hook checked it; nothing was done");
+                return Ok(Err(refusal(name, &reason)));
+            }
+            decision = match (self.decide(name, &now, arguments), verdict.question) {
+                (GateDecision::Run(_), Some(reason)) => GateDecision::Ask(DecisionReason::Hook { reason }),
+                (decision, _) => decision,
+            };
+            admitted = now;
+            admitted.hook_context = verdict.context;
+        }
+        match decision {
             GateDecision::Run(_) => {}
-            GateDecision::Refuse(because) => return Ok(Err(refusal(name, &because.to_string()))),
+            GateDecision::Refuse(because) => return Ok(Err(refusal(name, &self.policy.explain(&because)))),
             GateDecision::Ask(because) => {
                 // The request shows the hidden paths that consent opens.
                 let mut shown = arguments.clone();
@@ -121,7 +145,7 @@ impl Binding {
                     return Ok(Err(refusal(name, &reason)));
                 }
                 match self.decide(name, &now, arguments) {
-                    GateDecision::Refuse(because) => return Ok(Err(refusal(name, &because.to_string()))),
+                    GateDecision::Refuse(because) => return Ok(Err(refusal(name, &self.policy.explain(&because)))),
                     GateDecision::Ask(DecisionReason::Protected { path, .. })
                         if !matches!(because, DecisionReason::Protected { .. }) =>
                     {
@@ -214,7 +238,9 @@ impl Binding {
             | DecisionReason::Unsure(_)
             | DecisionReason::Host { .. }
             | DecisionReason::UserNamed(_)
-            | DecisionReason::Unsandboxed { .. } => None,
+            | DecisionReason::Hook { .. }
+            | DecisionReason::Unsandboxed { .. }
+            | DecisionReason::ManagedSandbox(_) => None,
         };
         if protected.is_none() && consents.about(&subject) == Some(true) {
             return Ok(None);
@@ -257,7 +283,7 @@ impl Binding {
                 consents.remember(subject, false);
                 Some("the user refused, and refuses such calls for this session".to_owned())
             }
-            PermissionResponse::Unavailable => Some(gate::no_asker_reason(because)),
+            PermissionResponse::Unavailable => Some(self.policy.explain_no_asker(because)),
         })
     }
 
@@ -281,10 +307,19 @@ impl Binding {
 
 /// Returns a reason if one of the call's paths resolves differently than when the user was asked.
 fn find_redirect(asked: &AdmittedCall<'_>, now: &AdmittedCall<'_>, arguments: &Map<String, Value>) -> Option<String> {
-    let leads_elsewhere = |given: &&str| asked.paths.resolve(given) != now.paths.resolve(given);
-    let given = files::all_named(arguments).into_iter().chain(asked.target.as_ref().map(|_| "."));
-    let given = given.into_iter().find(leads_elsewhere)?;
-    Some(format!("`{}` leads elsewhere now than when the user was asked; nothing was done", path_line(given)))
+    let path = find_redirected_path(asked, now, arguments)?;
+    Some(format!("`{path}` leads elsewhere now than when the user was asked; nothing was done"))
+}
+
+/// Returns a path of the call that resolves differently than before.
+fn find_redirected_path(
+    before: &AdmittedCall<'_>,
+    now: &AdmittedCall<'_>,
+    arguments: &Map<String, Value>,
+) -> Option<String> {
+    let leads_elsewhere = |given: &&str| before.paths.resolve(given) != now.paths.resolve(given);
+    let given = files::all_named(arguments).into_iter().chain(before.target.as_ref().map(|_| "."));
+    given.into_iter().find(leads_elsewhere).map(path_line)
 }
 
 fn refusal(name: &str, reason: &str) -> ToolOutcome {

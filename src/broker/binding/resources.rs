@@ -180,7 +180,7 @@ impl Binding {
                 GateDecision::Refuse(DecisionReason::Level(ApprovalLevel::ReadOnly)) | GateDecision::Ask(_),
                 Requester::User,
             ) => Ok(()),
-            (GateDecision::Refuse(because), _) => refused(because.to_string()),
+            (GateDecision::Refuse(because), _) => refused(self.policy.explain(&because)),
             (GateDecision::Ask(because), Requester::Model) => {
                 let call = ProposedCall { name: &name, title: None, target: None, arguments: &arguments };
                 if let Some(reason) = self.request_consent(call, subject, &because, context).await? {
@@ -188,7 +188,7 @@ impl Binding {
                 }
                 // The level may have changed meanwhile.
                 match self.judge_whole(&name, service, &arguments) {
-                    GateDecision::Refuse(because) => refused(because.to_string()),
+                    GateDecision::Refuse(because) => refused(self.policy.explain(&because)),
                     GateDecision::Run(_) | GateDecision::Ask(_) => Ok(()),
                 }
             }

@@ -10,7 +10,7 @@ use super::{Binding, BoundTool};
 use crate::manifest::ApprovalLevel;
 use crate::network::remote_hosts_in_command;
 use crate::permissions;
-use crate::sandbox::{Enforcement, ReadPath, SandboxGate, SandboxLauncher, SandboxProfile};
+use crate::sandbox::{Enforcement, FileAccess, ProfileOwner, ReadPath, SandboxGate, SandboxLauncher, SandboxProfile};
 use crate::tool::{CallSandbox, SandboxView};
 
 /// The sandbox of a binding.
@@ -49,6 +49,35 @@ impl Binding {
             Some(parent) => own.tighten(&parent),
             None => own,
         })
+    }
+
+    /// Returns the sandbox of hooks: that of the mode's commands. In a mode without commands, hooks write nothing and reach
+    /// no host; hooks of a project never do. `None` if the user turned the sandbox off.
+    pub(super) fn hook_sandbox(&self, is_of_project: bool) -> Option<CallSandbox> {
+        let mut profile = self.sandbox_profile().unwrap_or_else(|| self.profile_without_commands());
+        if !profile.is_applied() {
+            return None;
+        }
+        let view = if is_of_project {
+            profile = profile.for_reading();
+            SandboxView::Roots
+        } else {
+            // Skein's settings are hidden, but not the user's scripts in the folder `hooks`.
+            let scripts = self.policy.pool.hook_scripts().map(|path| ReadPath { path, ask: Vec::new() });
+            profile.read.extend(scripts);
+            SandboxView::Profile
+        };
+        let gate = Arc::clone(&self.gate) as Arc<dyn SandboxGate>;
+        Some(CallSandbox { profile: Arc::new(profile), view, gate, consented_hosts: Vec::new() })
+    }
+
+    fn profile_without_commands(&self) -> SandboxProfile {
+        let flag = self.plan.manifests().sandbox_flag.unwrap_or(Enforcement::Preferred);
+        let enforce = if self.policy.managed_sandbox.is_some() { Enforcement::Required } else { flag };
+        let own =
+            SandboxProfile { files: FileAccess::ReadOnly, enforce, ..SandboxProfile::narrowest(ProfileOwner::Program) };
+        let parent = self.policy.limits.parent.as_ref().and_then(|parent| parent.sandbox_profile());
+        parent.map_or_else(|| own.clone(), |parent| own.tighten(&parent))
     }
 
     /// Returns whether the call's command runs in a sandbox that changes nothing, and this machine enforces it.

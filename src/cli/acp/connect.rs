@@ -1,8 +1,6 @@
 //! `skein acp --connect`: carries the messages between the editor on stdio and a `skein serve`, and connects again when
 //! the connection is lost. The messages themselves are the business of [`EditorRelay`].
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -22,7 +20,6 @@ use super::super::output::CommandError;
 use super::local_terminals::{LocalTerminals, TerminalAnswer};
 use crate::acp::{self, EditorRelay, RelayOutput};
 use crate::network::{WebSocketAddress, WebSocketClient, WebSocketError};
-use crate::sandbox::SandboxLauncher;
 
 /// How long open requests may take when the editor is gone.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
@@ -112,15 +109,14 @@ enum LinkEnd {
     Refused(String),
 }
 
-/// Forwards until the editor closes its side or `stop` is cancelled. Commands of the server run in sandboxes of the
-/// launcher. Fails if the first connection is refused, or if a lost one does not come back.
+/// Forwards until the editor closes its side or `stop` is cancelled. Commands of the server run in the terminals. Fails
+/// if the first connection is refused, or if a lost one does not come back.
 pub(super) async fn run(
     server: &ServerEndpoint,
-    launcher: Option<SandboxLauncher>,
-    environment: BTreeMap<OsString, OsString>,
+    terminals: LocalTerminals,
+    answers: UnboundedReceiver<TerminalAnswer>,
     stop: &CancellationToken,
 ) -> Result<(), CommandError> {
-    let (terminals, answers) = LocalTerminals::new(launcher, environment);
     let forwarded = forward(server, terminals.clone(), answers, stop).await;
     terminals.stop().await;
     forwarded

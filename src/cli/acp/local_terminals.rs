@@ -1,7 +1,8 @@
 //! Runs the commands of a server on this machine, in a sandbox with the profile that the server sends.
 //!
 //! Invariant: the server can only narrow what its commands do here. No command runs without a sandbox, outside of the
-//! folders that the editor gave its session, or after the connection that asked for it.
+//! folders that the editor gave its session, beyond the managed settings of this machine, or after the connection that
+//! asked for it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -9,22 +10,29 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use futures::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
 
 use super::super::sandbox::ListOnly;
-use crate::acp::{SANDBOX, TerminalCall};
+use crate::acp::{TerminalCall, TerminalCreation, TerminalExit, TerminalReply, TerminalRequest, TerminalRequestError};
+use crate::manifest::Manifests;
+use crate::network::RemoteHost;
+use crate::permissions::{RuleDecision, SourcedRule, config_rules, judge_host};
 use crate::process::{CapturedCommand, CommandExit, Launch, Stdin};
+use crate::sandbox::proxy::{HostAnswer, HostGate, HostQuestion, HostRecord, HostRuling};
 use crate::sandbox::{
     CacheAccess, CurrentGate, ProtectedPath, ProtectedSnapshot, RunningSandbox, SandboxFolders, SandboxLauncher,
-    SandboxProfile, SandboxRequest, SandboxStartError, quarantine,
+    SandboxProfile, SandboxRequest, SandboxSettings, SandboxStartError, quarantine,
 };
 use crate::task::TaskScope;
 use crate::tool::editor::TerminalSandboxRequest;
 
 /// Maximum bytes of output that a terminal keeps.
 const MAX_OUTPUT: u64 = 4 << 20;
+
+/// Answers the questions that no rule answers. The server has asked the user about the command, and no question about a
+/// host is possible here.
+static NO_USER: ListOnly = ListOnly;
 
 /// An answer for the server, with the number of the connection that it belongs to.
 pub(super) type TerminalAnswer = (u64, String);
@@ -37,9 +45,46 @@ struct TerminalHost {
     /// `None`: no command runs.
     launcher: Option<SandboxLauncher>,
     environment: BTreeMap<OsString, OsString>,
+    limits: Arc<TerminalLimits>,
     tasks: TaskScope,
     answers: mpsc::UnboundedSender<TerminalAnswer>,
     table: Mutex<TerminalTable>,
+}
+
+/// What the managed settings of this machine leave of the server's profiles.
+#[derive(Debug, Default)]
+pub(super) struct TerminalLimits {
+    sandbox: Vec<SandboxSettings>,
+    /// Rules about hosts.
+    rules: Vec<SourcedRule>,
+}
+
+impl TerminalLimits {
+    pub(super) fn of(manifests: &Manifests) -> Self {
+        let sandbox = manifests.managed.sandbox_configs().map(|config| config.all.clone()).collect();
+        let mut rules = config_rules(manifests);
+        rules.retain(|rule| rule.rule.host.is_some());
+        Self { sandbox, rules }
+    }
+}
+
+impl HostGate for TerminalLimits {
+    fn rule(&self, host: &RemoteHost) -> HostRuling {
+        match judge_host(&self.rules, host) {
+            RuleDecision::Deny(rule) => HostRuling::Deny(rule.to_string()),
+            RuleDecision::Ask { .. } => HostRuling::Ask,
+            // The server's profile decides.
+            RuleDecision::Allow(_) | RuleDecision::Silent => HostRuling::Silent,
+        }
+    }
+
+    fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer> {
+        NO_USER.ask(question)
+    }
+
+    fn record(&self, record: &HostRecord) {
+        NO_USER.record(record);
+    }
 }
 
 #[derive(Default)]
@@ -60,10 +105,8 @@ struct SandboxTerminal {
 /// Why a request of the server fails.
 #[derive(Debug, thiserror::Error)]
 enum TerminalCallError {
-    #[error("`{0}` is not a request that Skein knows")]
-    Method(String),
-    #[error("the request cannot be read: {0}")]
-    Request(#[from] serde_json::Error),
+    #[error(transparent)]
+    Request(#[from] TerminalRequestError),
     #[error("there is no terminal `{0}`")]
     Unknown(String),
     #[error("commands run here only in a sandbox, and the server names none")]
@@ -80,34 +123,16 @@ enum TerminalCallError {
     NoExit,
 }
 
-/// The parameters of `terminal/create`.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct CreateParams {
-    command: String,
-    #[serde(default)]
-    args: Vec<String>,
-    #[serde(default)]
-    env: Vec<EnvironmentEntry>,
-    cwd: Option<PathBuf>,
-    output_byte_limit: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct EnvironmentEntry {
-    name: String,
-    value: String,
-}
-
 impl LocalTerminals {
     /// Returns the terminals, and the channel on which their answers arrive.
     pub(super) fn new(
         launcher: Option<SandboxLauncher>,
         environment: BTreeMap<OsString, OsString>,
+        limits: TerminalLimits,
     ) -> (Self, mpsc::UnboundedReceiver<TerminalAnswer>) {
         let (answers, received) = mpsc::unbounded_channel();
-        let (tasks, table) = (TaskScope::new(), Mutex::default());
-        (Self(Arc::new(TerminalHost { launcher, environment, tasks, answers, table })), received)
+        let (limits, tasks, table) = (Arc::new(limits), TaskScope::new(), Mutex::default());
+        (Self(Arc::new(TerminalHost { launcher, environment, limits, tasks, answers, table })), received)
     }
 
     /// Begins to answer a request of the server.
@@ -120,7 +145,7 @@ impl LocalTerminals {
                 () = ending.cancelled() => return,
             };
             let message = match answered {
-                Ok(result) => call.answer(&result),
+                Ok(reply) => call.answer(&reply),
                 Err(error) => call.refuse(&error.to_string()),
             };
             // Without a receiver the program ends.
@@ -152,43 +177,45 @@ impl TerminalHost {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, params: &Value) -> Result<Arc<SandboxTerminal>, TerminalCallError> {
-        let id = params["terminalId"].as_str().unwrap_or_default();
+    fn find(&self, id: &str) -> Result<Arc<SandboxTerminal>, TerminalCallError> {
         self.lock().open.get(id).cloned().ok_or_else(|| TerminalCallError::Unknown(id.to_owned()))
     }
 
-    async fn answer(&self, call: &TerminalCall, connection: u64) -> Result<Value, TerminalCallError> {
-        match call.method.as_str() {
-            "terminal/create" => self.create(call, connection).await,
-            "terminal/output" => Ok(self.find(&call.params)?.output()),
-            "terminal/wait_for_exit" => self.find(&call.params)?.wait().await,
-            "terminal/kill" => {
-                self.find(&call.params)?.command.kill();
-                Ok(json!({}))
+    async fn answer(&self, call: &TerminalCall, connection: u64) -> Result<TerminalReply, TerminalCallError> {
+        match call.request()? {
+            TerminalRequest::Create(creation) => self.create(creation, &call.folders, connection).await,
+            TerminalRequest::Output(id) => Ok(self.find(&id)?.output()),
+            TerminalRequest::WaitForExit(id) => self.find(&id)?.wait().await,
+            TerminalRequest::Kill(id) => {
+                self.find(&id)?.command.kill();
+                Ok(TerminalReply::Done)
             }
-            "terminal/release" => {
-                let terminal = self.find(&call.params)?;
-                self.lock().open.retain(|_, known| !Arc::ptr_eq(known, &terminal));
+            TerminalRequest::Release(id) => {
+                let terminal = self.find(&id)?;
+                self.lock().open.remove(&id);
                 terminal.command.kill();
-                Ok(json!({}))
+                Ok(TerminalReply::Done)
             }
-            other => Err(TerminalCallError::Method(other.to_owned())),
         }
     }
 
-    async fn create(&self, call: &TerminalCall, connection: u64) -> Result<Value, TerminalCallError> {
-        let request = call.params["_meta"].get(SANDBOX).cloned().ok_or(TerminalCallError::NoSandbox)?;
-        let TerminalSandboxRequest { profile, read_only } = serde_json::from_value(request)?;
-        let params: CreateParams = serde_json::from_value(call.params.clone())?;
-        let roots: Vec<PathBuf> = call.folders.iter().filter_map(|folder| folder.canonicalize().ok()).collect();
+    async fn create(
+        &self,
+        creation: TerminalCreation,
+        folders: &[PathBuf],
+        connection: u64,
+    ) -> Result<TerminalReply, TerminalCallError> {
+        let TerminalCreation { command, args, env: variables, cwd, output_byte_limit, sandbox } = creation;
+        let TerminalSandboxRequest { profile, read_only } = sandbox.ok_or(TerminalCallError::NoSandbox)?;
+        let roots: Vec<PathBuf> = folders.iter().filter_map(|folder| folder.canonicalize().ok()).collect();
         let first = roots.first().ok_or(TerminalCallError::NoSession)?;
-        let cwd = check_folder(params.cwd.as_deref().unwrap_or(first), &roots)?;
-        let line = params.args.last().unwrap_or(&params.command).clone();
+        let cwd = check_folder(cwd.as_deref().unwrap_or(first), &roots)?;
+        let line = args.last().unwrap_or(&command).clone();
         let mut env = self.environment.clone();
-        env.extend(params.env.into_iter().map(|entry| (entry.name.into(), entry.value.into())));
+        env.extend(variables.into_iter().map(|entry| (entry.name.into(), entry.value.into())));
         let launch = Launch {
-            program: params.command.into(),
-            args: params.args.into_iter().map(Into::into).collect(),
+            program: command.into(),
+            args: args.into_iter().map(Into::into).collect(),
             env,
             cwd: Some(cwd),
             stdin: Stdin::Closed,
@@ -197,15 +224,14 @@ impl TerminalHost {
         let launcher = self.launcher.as_ref().ok_or(SandboxStartError::NoLauncher)?;
         let readable = if read_only { roots.clone() } else { Vec::new() };
         let request = SandboxRequest {
-            profile: Arc::new(local_profile(&profile)),
+            profile: Arc::new(local_profile(&profile, &self.limits.sandbox)),
             folders: SandboxFolders { roots: roots.clone(), readable, ..SandboxFolders::default() },
-            // The server has asked the user about the command. No question about a host is possible here.
-            gate: Arc::new(CurrentGate::new(Arc::new(ListOnly))),
+            gate: Arc::new(CurrentGate::new(Arc::clone(&self.limits) as Arc<dyn HostGate>)),
             servers: None,
         };
         let before = snapshot(roots.clone()).await;
         let (group, pipes) = RunningSandbox::start(launcher, request).await?.spawn_alone(launch, &line).await?;
-        let limit = params.output_byte_limit.unwrap_or(MAX_OUTPUT).min(MAX_OUTPUT);
+        let limit = output_byte_limit.unwrap_or(MAX_OUTPUT).min(MAX_OUTPUT);
         let (command, follow) = CapturedCommand::new(group, pipes, limit, self.tasks.cancelled().clone());
         let (checked, remarks) = watch::channel(None);
         let quarantine_folder = launcher.quarantine.clone();
@@ -222,12 +248,12 @@ impl TerminalHost {
         table.last += 1;
         let id = format!("skein-{}", table.last);
         table.open.insert(id.clone(), Arc::new(SandboxTerminal { command, remarks }));
-        Ok(json!({"terminalId": id}))
+        Ok(TerminalReply::Created(id))
     }
 }
 
 impl SandboxTerminal {
-    fn output(&self) -> Value {
+    fn output(&self) -> TerminalReply {
         let (mut text, truncated) = self.command.output();
         let remarks = self.remarks.borrow().clone();
         for remark in remarks.iter().flatten() {
@@ -235,19 +261,20 @@ impl SandboxTerminal {
         }
         // A command counts as running until its folders are checked.
         let exit = self.command.exit().filter(|_| remarks.is_some());
-        json!({"output": text, "truncated": truncated, "exitStatus": exit.map(exit_status)})
+        TerminalReply::Output { text, truncated, exit: exit.map(exit_status) }
     }
 
-    async fn wait(&self) -> Result<Value, TerminalCallError> {
+    async fn wait(&self) -> Result<TerminalReply, TerminalCallError> {
         let mut remarks = self.remarks.clone();
         // Fails only if the program ends.
         drop(remarks.wait_for(Option::is_some).await.map_err(|_| TerminalCallError::NoExit)?);
-        self.command.exit().map(exit_status).ok_or(TerminalCallError::NoExit)
+        let exit = self.command.exit().ok_or(TerminalCallError::NoExit)?;
+        Ok(TerminalReply::Exit(exit_status(exit)))
     }
 }
 
-fn exit_status(CommandExit { code, signal }: CommandExit) -> Value {
-    json!({"exitCode": code, "signal": signal.map(|signal| signal.to_string())})
+fn exit_status(CommandExit { code, signal }: CommandExit) -> TerminalExit {
+    TerminalExit { code, signal: signal.map(|signal| signal.to_string()) }
 }
 
 /// Returns the folder with its links resolved. Fails if it is not below one of the session's folders.
@@ -257,13 +284,13 @@ fn check_folder(folder: &Path, roots: &[PathBuf]) -> Result<PathBuf, TerminalCal
 }
 
 /// Returns what a profile of the server allows here. The server chooses neither paths outside the session's folders nor
-/// addresses, sockets, devices or credentials of this user. The sandbox is always required.
-fn local_profile(profile: &SandboxProfile) -> SandboxProfile {
+/// addresses, sockets, devices or credentials of this user. The sandbox is always required. `managed` tightens it.
+fn local_profile(profile: &SandboxProfile, managed: &[SandboxSettings]) -> SandboxProfile {
     let caches = if profile.caches == CacheAccess::Off { CacheAccess::Off } else { CacheAccess::Private };
     let mut local = SandboxProfile { caches, devices: Vec::new(), ..profile.for_remote() };
     // An address may be a service of this machine or of its network.
     local.network.allow.retain(|entry| entry.parse::<SocketAddr>().is_err() && entry.parse::<IpAddr>().is_err());
-    local
+    managed.iter().fold(local, |profile, settings| settings.tighten(&profile))
 }
 
 async fn snapshot(roots: Vec<PathBuf>) -> Option<ProtectedSnapshot> {
@@ -295,6 +322,7 @@ async fn withdraw_created(before: Option<ProtectedSnapshot>, roots: Vec<PathBuf>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::{ManagedFile, load_managed};
     use crate::sandbox::{Enforcement, FileAccess, GitAccess, PortAccess, ProfileOwner, ReadPath, WritePath};
 
     #[test]
@@ -322,8 +350,25 @@ mod tests {
             ..wide.clone()
         };
         narrow.network.allow = vec!["example.com".to_owned()];
-        assert_eq!(local_profile(&wide), narrow);
-        assert_eq!(local_profile(&narrow), narrow, "what is narrow stays as it is");
+        assert_eq!(local_profile(&wide, &[]), narrow);
+        assert_eq!(local_profile(&narrow, &[]), narrow, "what is narrow stays as it is");
+        let managed = SandboxSettings { files: Some(FileAccess::ReadOnly), ..SandboxSettings::default() };
+        assert_eq!(local_profile(&wide, &[managed]).files, FileAccess::ReadOnly, "an administrator narrows it further");
+    }
+
+    #[test]
+    fn a_command_reaches_only_hosts_that_the_administrator_lists() {
+        let file = ManagedFile { file: "managed.yaml".to_owned(), text: "version: 1\nhosts: [docs.rs]\n".to_owned() };
+        let (manifests, found) = load_managed(&[], None, &[file]);
+        assert!(found.is_empty(), "{found:?}");
+        let limits = TerminalLimits::of(&manifests);
+        let rule = |url: &str| limits.rule(&RemoteHost::of_url(url).expect("a host"));
+        assert_eq!(rule("https://docs.rs/"), HostRuling::Silent);
+        assert!(matches!(rule("https://example.com/"), HostRuling::Deny(_)));
+        assert_eq!(
+            TerminalLimits::default().rule(&RemoteHost::of_url("https://example.com/").expect("a host")),
+            HostRuling::Silent
+        );
     }
 
     #[test]

@@ -38,13 +38,20 @@ pub(super) fn services(manifests: &Manifests, folders: &Folders, found: &mut Fin
         }
     }
     for agent in manifests.agents.values() {
-        if let Some(AgentRuntime::Acp(acp)) = &agent.manifest.runtime {
-            let who = format!("the agent {}", agent.manifest.name);
-            let AgentProgram { command, args, env } = acp.program();
-            let place = agent.source.file.as_str();
-            variables(&who, place, [&command].into_iter().chain(&args).chain(env.values()).chain(&acp.cwd), found);
-            let needed = RequiredProgram { who: &who, command: &command, cwd: acp.cwd.as_deref(), place };
-            program(&needed, &acp.missing_help(), folders, found);
+        let who = format!("the agent {}", agent.manifest.name);
+        let place = agent.source.file.as_str();
+        match &agent.manifest.runtime {
+            Some(AgentRuntime::Acp(acp)) => {
+                let AgentProgram { command, args, env } = acp.program();
+                variables(&who, place, [&command].into_iter().chain(&args).chain(env.values()).chain(&acp.cwd), found);
+                let needed = RequiredProgram { who: &who, command: &command, cwd: acp.cwd.as_deref(), place };
+                program(&needed, &acp.missing_help(), folders, found);
+            }
+            Some(AgentRuntime::A2a(a2a)) => {
+                variables(&who, place, [&a2a.url].into_iter().chain(a2a.headers.values()), found);
+                address(&who, &fill_placeholders(&a2a.url), place, found);
+            }
+            None => {}
         }
     }
 }

@@ -4,14 +4,13 @@
 //! stays locked.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 use zbus::{Connection, DBusError as _, DynamicType, Error, OwnedObjectPath, Type, Variant, fdo};
 
-use super::super::environment::variable;
+use super::super::environment::session_bus;
 
 /// A working keyring answers in milliseconds, even if it has to be started first.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -117,18 +116,9 @@ impl Keyring {
     }
 }
 
-/// Returns the address of the session's bus. Tries no other address: a program started without a session has no bus.
-fn address() -> Option<String> {
-    variable("DBUS_SESSION_BUS_ADDRESS").or_else(|| {
-        let bus = Path::new(&variable("XDG_RUNTIME_DIR")?).join("bus");
-        // A relative path would be in a folder of the project.
-        (bus.is_absolute() && bus.exists()).then(|| format!("unix:path={}", bus.display()))
-    })
-}
-
 /// Runs a request on a separate thread, because the caller may be inside async code.
 fn ask<T: Send>(work: impl AsyncFnOnce(&SecretService) -> Result<T, KeyringError> + Send) -> Result<T, KeyringError> {
-    let address = address().ok_or(KeyringError::Absent)?;
+    let address = session_bus().ok_or(KeyringError::Absent)?;
     let asked = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| KeyringError::Failed(error.to_string()))?;

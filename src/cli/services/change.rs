@@ -9,6 +9,7 @@ use super::super::folders::Folders;
 use super::super::logins::Logins;
 use super::super::new::{project_root, trust, was_trusted};
 use super::super::output::{CommandError, CommandOutput, display_line};
+use super::super::runtime::ADMINISTRATOR;
 use super::super::settings_file::{SettingsFile, UnsafeEditError};
 use super::super::{Global, workspace};
 use super::name_error;
@@ -194,6 +195,7 @@ fn check_enabled(name: &str, global: &Global, folders: &Folders) -> Result<(), C
     let Some(reason) = now.services.get(name).and_then(|entry| entry.disabled_by.as_ref()) else { return Ok(()) };
     let help = match reason {
         DisableSource::Config(file) => format!("remove it from `{DISABLED}` in {}", display_line(file)),
+        DisableSource::Managed(_) => ADMINISTRATOR.to_owned(),
         DisableSource::Profile(profile) => {
             format!("add it to `services` of the profile `{}`, or use another profile", display_line(profile))
         }

@@ -1,5 +1,5 @@
 //! Describes what a project would have Skein use: its programs, the manifests they replace, the user's variables they
-//! receive, and the rules.
+//! receive, the rules and the hooks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use crate::diagnostic::{Severity, printable};
 use crate::graph;
 use crate::ids::ServiceName;
 use crate::manifest::{
-    self, AgentEntry, AgentProgram, AgentRuntime, Config, DocumentPath, Layer, Manifests, Mode, Placeholder, Root,
-    RuleEffect, ServiceEntry, Transport, VariableName,
+    self, AgentEntry, AgentProgram, AgentRuntime, Config, ConfiguredHook, DocumentPath, Layer, Manifests, Mode,
+    Placeholder, Root, RuleEffect, ServiceEntry, Transport, VariableName,
 };
 use crate::sandbox::SandboxSettings;
 use crate::trust::{FileChange, ProjectFiles, TrustStore};
@@ -34,6 +34,7 @@ pub(super) fn describe(project: &ProjectFiles, store: &TrustStore, folders: &Fol
         lines.extend(agent_lines(agent, &builtin, &user));
     }
     lines.extend(manifests.configs.iter().flat_map(|entry| rules(&entry.config)));
+    lines.extend(manifests.hooks().iter().map(hook_line));
     lines.extend(errors(project, folders));
     lines.push("Programs and scripts outside .skein/ that these name are not part of the hash.".to_owned());
     lines.iter().for_each(|line| output.aside(&format!("{}\n", printable(line))));
@@ -54,6 +55,12 @@ fn errors(project: &ProjectFiles, folders: &Folders) -> Option<String> {
          `skein trust --revoke` takes the trust back"
             .to_owned()
     })
+}
+
+/// Returns the command of a hook, which runs without a question.
+fn hook_line(hook: &ConfiguredHook) -> String {
+    let matcher = hook.matcher_text.as_deref().map(|matcher| format!(" {matcher}")).unwrap_or_default();
+    format!("hook {}{matcher} runs, and may refuse: {}", hook.event.as_str(), hook.command.command)
 }
 
 /// Returns the changes since the project was trusted, if it ever was.
@@ -123,11 +130,18 @@ fn agent_lines(agent: &AgentEntry, builtin: &Manifests, user: &Manifests) -> Vec
         lines.push(format!("{who}: {}", mode(&entry.mode)));
         lines.extend(sandbox_lines(&who, entry.mode.sandbox.as_ref()));
     }
-    if let Some(AgentRuntime::Acp(acp)) = &agent.manifest.runtime {
-        let AgentProgram { command, args, env } = acp.program();
-        lines.push(format!("agent {name} runs: {}", program(&command, &args, &env)));
-        lines.extend(variables_line(&format!("agent {name}"), acp, &acp.inherit));
-        lines.extend(sandbox_lines(&format!("agent {name}"), acp.sandbox.as_ref()));
+    match &agent.manifest.runtime {
+        Some(AgentRuntime::Acp(acp)) => {
+            let AgentProgram { command, args, env } = acp.program();
+            lines.push(format!("agent {name} runs: {}", program(&command, &args, &env)));
+            lines.extend(variables_line(&format!("agent {name}"), acp, &acp.inherit));
+            lines.extend(sandbox_lines(&format!("agent {name}"), acp.sandbox.as_ref()));
+        }
+        Some(AgentRuntime::A2a(a2a)) => {
+            lines.push(format!("agent {name} sends your prompts to: {}", a2a.url));
+            lines.extend(variables_line(&format!("agent {name}"), a2a, &[]));
+        }
+        None => {}
     }
     lines
 }
@@ -193,10 +207,11 @@ fn rules(config: &Config) -> Vec<String> {
     }
     rules.extend(config.profile.iter().map(|profile| format!("profile {profile} is used")));
     for (name, profile) in &config.profiles {
-        let models = [("model", &profile.processor), ("accelerator", &profile.accelerator)];
-        for (what, model) in models {
-            rules.extend(model.iter().map(|model| format!("profile {name}: {what} {model}")));
-        }
+        let processors =
+            profile.processor.iter().flat_map(|processor| processor.models()).map(|model| ("model", model));
+        let accelerator = profile.accelerator.iter().map(|model| ("accelerator", model));
+        let models = processors.chain(accelerator);
+        rules.extend(models.map(|(what, model)| format!("profile {name}: {what} {model}")));
         if let Some(agent) = &profile.agent {
             let mode = profile.mode.as_ref().map(|mode| format!("/{mode}")).unwrap_or_default();
             rules.push(format!("profile {name}: sessions begin with {agent}{mode}"));

@@ -10,8 +10,8 @@ use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::graph::scope::{GroupRule, GroupRuleKind, ToolScope};
 use crate::ids::{ModeId, ModeSlug, ServiceName, nearest};
 use crate::manifest::{
-    AcpRuntime, AgentEntry, AgentRuntime, Dependency, DependencyKind, DocumentPath, GroupEntry, Layer, ModeEntry,
-    Readiness, ServiceEntry, SourceFile, Transport, VariableName,
+    A2aRuntime, AcpRuntime, AgentEntry, AgentRuntime, Dependency, DependencyKind, DocumentPath, GroupEntry, Layer,
+    ModeEntry, Readiness, ServiceEntry, SourceFile, Transport, VariableName,
 };
 use crate::sandbox::{self, PROTECTED_EXAMPLES};
 
@@ -66,8 +66,10 @@ impl<'a> Checks<'a> {
                 entry.layer,
             );
         }
-        if let Some(AgentRuntime::Acp(acp)) = &manifest.runtime {
-            self.runtime(entry, acp);
+        match &manifest.runtime {
+            Some(AgentRuntime::Acp(acp)) => self.runtime(entry, acp),
+            Some(AgentRuntime::A2a(a2a)) => self.remote(entry, a2a),
+            None => {}
         }
         if let Some(mode) = &manifest.default_mode {
             let id = ModeId::new(manifest.name.clone(), mode.clone());
@@ -89,6 +91,16 @@ impl<'a> Checks<'a> {
                 }
             }
         }
+    }
+
+    fn remote(&mut self, entry: &AgentEntry, a2a: &A2aRuntime) {
+        let origin = ValueOrigin {
+            who: format!("agent `{}`", entry.manifest.name),
+            source: &entry.source,
+            path: DocumentPath::root().key("runtime").key("a2a"),
+        };
+        self.placeholder(&origin, &origin.path.key("url"), &a2a.url);
+        self.secrets(&origin, "headers", &a2a.headers);
     }
 
     fn runtime(&mut self, entry: &AgentEntry, acp: &AcpRuntime) {
@@ -369,7 +381,7 @@ impl<'a> Checks<'a> {
 }
 
 /// Returns the last line of the parser's message; the lines before it repeat the pattern.
-fn reason(error: &regex::Error) -> String {
+pub(super) fn reason(error: &regex::Error) -> String {
     match error {
         regex::Error::CompiledTooBig(_) => "it grows too large".to_owned(),
         _ => {

@@ -3,7 +3,7 @@
 use super::Checks;
 use crate::diagnostic::Diagnostic;
 use crate::ids::{ModeId, ServiceName};
-use crate::manifest::{DocumentPath, Layer, Profile, ProfileService, SourceFile};
+use crate::manifest::{DocumentPath, Layer, ProcessorModels, Profile, ProfileService, SourceFile};
 
 impl Checks<'_> {
     /// Checks the profile at `at` of a file. `name` is its name in messages.
@@ -31,9 +31,17 @@ impl Checks<'_> {
             let problem = format!("profile `{name}` names the mode `{mode}` without its agent");
             self.error("E104", source.place(&at.key("mode")), problem, "add `agent: …` next to it");
         }
-        for (key, model) in [("processor", &profile.processor), ("accelerator", &profile.accelerator)] {
-            if let Some((problem, help)) = model.as_ref().and_then(|model| self.model_problem(model)) {
-                self.found.push(Diagnostic::warning("W205", source.place(&at.key(key)), problem, help));
+        let processors: Vec<_> = match &profile.processor {
+            None => Vec::new(),
+            Some(ProcessorModels::One(model)) => vec![(at.key("processor"), model)],
+            Some(ProcessorModels::Several(models)) => {
+                models.iter().enumerate().map(|(index, model)| (at.key("processor").index(index), model)).collect()
+            }
+        };
+        let accelerator = profile.accelerator.iter().map(|model| (at.key("accelerator"), model));
+        for (place, model) in processors.into_iter().chain(accelerator) {
+            if let Some((problem, help)) = self.model_problem(model) {
+                self.found.push(Diagnostic::warning("W205", source.place(&place), problem, help));
             }
         }
     }

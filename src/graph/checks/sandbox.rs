@@ -43,12 +43,12 @@ fn check_mode(agent: &AgentEntry, mode: &ModeEntry, profiles: &SandboxProfiles, 
     if let Some(settings) = &mode.mode.sandbox {
         let at = mode.path.key("sandbox");
         if agent.is_external() {
-            found.push(Diagnostic::error(
-                "E131",
-                mode.source.key_place(&at),
-                format!("mode `{}` of an external agent has a `sandbox`, but all its modes share one process", id.mode),
-                "move it to `runtime.acp.sandbox`",
-            ));
+            let (problem, help) = match agent.manifest.runtime {
+                Some(AgentRuntime::A2a(_)) => ("Skein starts no process for it", "remove it; the agent is remote"),
+                _ => ("all its modes share one process", "move it to `runtime.acp.sandbox`"),
+            };
+            let problem = format!("mode `{}` of an external agent has a `sandbox`, but {problem}", id.mode);
+            found.push(Diagnostic::error("E131", mode.source.key_place(&at), problem, help));
         }
         SettingsCheck { source: &mode.source, at, found }.manifest(settings, mode.layer);
     }

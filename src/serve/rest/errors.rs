@@ -5,14 +5,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::super::checks::Refusal;
-use crate::principal::GrantError;
-use crate::session::{PromptError, SessionError};
+use super::super::runs::RunError;
 use crate::store::StoreError;
-
-/// The seconds after which a client may try again if its token has too many sessions or turns.
-const LIMIT_WAIT: u64 = 5;
-/// The seconds after which another server may have replaced one that shuts down.
-const SHUTDOWN_WAIT: u64 = 30;
 
 /// Why a request has no result.
 #[derive(Debug)]
@@ -36,11 +30,6 @@ impl RestError {
         Self::Problem(RestProblem { status, code, message: message.into(), retry_after: None })
     }
 
-    fn after(status: StatusCode, seconds: u64, message: impl Into<String>) -> Self {
-        let (code, retry_after) = ("server_error", Some(seconds));
-        Self::Problem(RestProblem { status, code, message: message.into(), retry_after })
-    }
-
     /// The request does not have the form that the API describes.
     pub(super) fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_input", message)
@@ -56,24 +45,6 @@ impl RestError {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
-    /// The request is valid, but not now or not with this token.
-    pub(super) fn forbidden(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "invalid_input", message)
-    }
-
-    /// Another run uses the session.
-    pub(super) fn busy(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, "invalid_input", message)
-    }
-
-    pub(super) fn server(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
-    }
-
-    pub(super) fn draining() -> Self {
-        Self::after(StatusCode::SERVICE_UNAVAILABLE, SHUTDOWN_WAIT, "the server is shutting down; try again later")
-    }
-
     pub(super) fn other_media_type() -> Self {
         let message = "the content type must be application/json";
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_input", message)
@@ -86,46 +57,25 @@ impl From<Refusal> for RestError {
     }
 }
 
-impl From<GrantError> for RestError {
-    fn from(error: GrantError) -> Self {
-        match error {
-            GrantError::Sessions { .. } | GrantError::Turns { .. } => {
-                Self::after(StatusCode::TOO_MANY_REQUESTS, LIMIT_WAIT, error.to_string())
-            }
-            GrantError::Folder { .. } | GrantError::Approval { .. } | GrantError::OtherToken => {
-                Self::forbidden(error.to_string())
-            }
-        }
+impl From<RunError> for RestError {
+    fn from(error: RunError) -> Self {
+        let (status, code) = match &error {
+            RunError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid_input"),
+            RunError::Contradiction(_) => (StatusCode::BAD_REQUEST, "invalid_input"),
+            RunError::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
+            RunError::Forbidden(_) | RunError::WrongState(_) => (StatusCode::FORBIDDEN, "invalid_input"),
+            RunError::Busy(_) => (StatusCode::CONFLICT, "invalid_input"),
+            RunError::Limit(_) => (StatusCode::TOO_MANY_REQUESTS, "server_error"),
+            RunError::Draining => (StatusCode::SERVICE_UNAVAILABLE, "server_error"),
+            RunError::Server(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
+        };
+        Self::Problem(RestProblem { status, code, message: error.to_string(), retry_after: error.retry_after() })
     }
 }
 
 impl From<StoreError> for RestError {
     fn from(error: StoreError) -> Self {
-        tracing::error!(%error, "the session store cannot be used");
-        Self::server("the session store cannot be used at the moment")
-    }
-}
-
-impl From<SessionError> for RestError {
-    fn from(error: SessionError) -> Self {
-        match error {
-            SessionError::Grant(error) => error.into(),
-            SessionError::Store(error) => error.into(),
-            SessionError::Unknown(_) => Self::not_found("there is no such session"),
-            error => Self::server(error.to_string()),
-        }
-    }
-}
-
-impl From<PromptError> for RestError {
-    fn from(error: PromptError) -> Self {
-        match error {
-            PromptError::Busy => Self::busy(error.to_string()),
-            PromptError::Grant(error) => error.into(),
-            PromptError::Store(error) => error.into(),
-            PromptError::Record(error) => error.into(),
-            error => Self::server(error.to_string()),
-        }
+        RunError::from(error).into()
     }
 }
 

@@ -3,9 +3,10 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::super::runs::RunPart;
 use super::errors::RestError;
 use crate::clock;
-use crate::conversation::{Content, Message, MessagePart, Role, ToolResult};
+use crate::conversation::Content;
 
 const PLAIN_TEXT: &str = "text/plain";
 
@@ -109,11 +110,6 @@ pub(super) fn json_part(value: &Value) -> Value {
     json!({"content_type": "application/json", "content": value.to_string(), "content_encoding": "plain"})
 }
 
-/// Returns whether a part has plain text, which clients get while the model writes it.
-pub(super) fn is_text(part: &Value) -> bool {
-    part.get("metadata").is_none() && part["content_type"] == PLAIN_TEXT
-}
-
 /// Returns a message of an agent. `completed_at` is `None` while the agent writes it.
 pub(super) fn agent_message(agent: &str, parts: &[Value], created_at: u64, completed_at: Option<u64>) -> Value {
     json!({
@@ -124,40 +120,17 @@ pub(super) fn agent_message(agent: &str, parts: &[Value], created_at: u64, compl
     })
 }
 
-/// Converts a message of a model, or the results of its calls. Empty for a prompt.
-pub(super) fn parts_of(message: &Message) -> Vec<Value> {
-    if message.is_prompt() {
-        return Vec::new();
-    }
-    let part = |part: &MessagePart| match part {
-        MessagePart::Content(content) if message.role == Role::Assistant => content_part(content),
-        // Text that Skein adds is for the model.
-        MessagePart::Content(_) => None,
-        MessagePart::Thought(text) => Some(trajectory(json!({"message": text}))),
-        MessagePart::ToolUse(call) => {
-            Some(trajectory(json!({"tool_name": call.name, "tool_input": object(&call.arguments)})))
+/// Returns a part of an agent's message.
+pub(super) fn part(part: &RunPart) -> Value {
+    match part {
+        RunPart::Text(text) => text_part(text),
+        RunPart::Media { mime, data } => json!({"content_type": mime, "content": data, "content_encoding": "base64"}),
+        RunPart::Thought(text) => trajectory(json!({"message": text})),
+        RunPart::Call { tool, arguments } => trajectory(json!({"tool_name": tool, "tool_input": object(arguments)})),
+        RunPart::CallResult { tool, text, is_error } => {
+            trajectory(json!({"tool_name": tool, "tool_output": {"text": text, "is_error": is_error}}))
         }
-        MessagePart::ToolResult(result) => Some(result_part(result)),
-    };
-    message.parts.iter().filter_map(part).collect()
-}
-
-fn content_part(content: &Content) -> Option<Value> {
-    match content {
-        Content::Text(text) if text.is_empty() => None,
-        Content::Text(text) => Some(text_part(text)),
-        Content::Image { mime, data } | Content::Audio { mime, data } => {
-            Some(json!({"content_type": mime, "content": data, "content_encoding": "base64"}))
-        }
-        Content::Resource(_) | Content::Link(_) => Some(text_part(&content.to_plain_text())),
-        Content::Injected(_) => None,
     }
-}
-
-fn result_part(result: &ToolResult) -> Value {
-    let text: Vec<_> = result.content.iter().map(Content::to_plain_text).collect();
-    let output = json!({"text": text.join("\n"), "is_error": result.is_error});
-    trajectory(json!({"tool_name": result.name, "tool_output": output}))
 }
 
 /// Returns a part without content that describes what the agent did.
@@ -174,7 +147,6 @@ fn object(value: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conversation::ToolUse;
 
     fn converted(input: Value) -> Option<Vec<Content>> {
         prompt(&serde_json::from_value::<Vec<InputMessage>>(input).unwrap()).ok()
@@ -209,12 +181,9 @@ mod tests {
 
     #[test]
     fn calls_become_trajectories() {
-        let call = ToolUse { id: "1".to_owned(), name: "notes__add".to_owned(), arguments: json!({"text": "x"}) };
-        let parts = vec![MessagePart::Content(Content::text("ok")), MessagePart::ToolUse(call)];
-        let parts = parts_of(&Message { role: Role::Assistant, parts });
-        assert_eq!(parts[0], text_part("ok"));
+        let call = RunPart::Call { tool: "notes__add".to_owned(), arguments: json!({"text": "x"}) };
         let metadata = json!({"tool_name": "notes__add", "tool_input": {"text": "x"}, "kind": "trajectory"});
-        assert_eq!(parts[1]["metadata"], metadata);
-        assert_eq!(parts_of(&Message::user(vec![Content::text("a prompt")])), Vec::<Value>::new());
+        assert_eq!(part(&call)["metadata"], metadata);
+        assert_eq!(part(&RunPart::Text("ok".to_owned())), text_part("ok"));
     }
 }

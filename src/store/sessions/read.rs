@@ -37,10 +37,12 @@ pub(super) fn events(connection: &Connection, view: &SessionView, id: &str) -> r
         "SELECT e.seq, e.at, e.kind, e.body FROM event e JOIN session s ON s.key = e.session
          WHERE s.id = ?2 AND {ADMITTED} ORDER BY e.seq"
     );
-    let event = |row: &Row<'_>| {
-        Ok(StoredEvent { seq: natural(row, 0)?, at: natural(row, 1)?, kind: row.get(2)?, body: row.get(3)? })
-    };
     connection.prepare_cached(&select)?.query_map([view.query(connection)?.as_str(), id], event)?.collect()
+}
+
+/// Reads the columns `seq, at, kind, body`.
+pub(super) fn event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
+    Ok(StoredEvent { seq: natural(row, 0)?, at: natural(row, 1)?, kind: row.get(2)?, body: row.get(3)? })
 }
 
 pub(super) fn list(
@@ -55,10 +57,10 @@ pub(super) fn list(
     };
     let select = format!(
         "{SESSION} WHERE {OF_PRINCIPAL} AND {ADMITTED} AND {WITHIN} AND {HAS_PROMPT} AND s.parent IS ?7
-         AND (?4 IS NULL OR (s.updated_at, s.id) < (?4, ?5)) ORDER BY s.updated_at DESC, s.id DESC LIMIT ?6"
+         AND (?8 IS NULL OR s.agent || '/' || s.mode = ?8) AND (?4 IS NULL OR (s.updated_at, s.id) < (?4, ?5)) ORDER BY s.updated_at DESC, s.id DESC LIMIT ?6"
     );
     let query = view.query(connection)?;
-    let values = params![query, folder, below, time, id, limit_value(filter.limit), filter.parent];
+    let values = params![query, folder, below, time, id, limit_value(filter.limit), filter.parent, filter.mode];
     connection.prepare_cached(&select)?.query_map(values, session)?.collect()
 }
 

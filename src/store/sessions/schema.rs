@@ -85,5 +85,19 @@ pub(in crate::store) const SCHEMA: Schema = Schema {
     -- Where the files of the session are: `server`, `client` or `own`.
     ALTER TABLE session ADD COLUMN files TEXT NOT NULL DEFAULT 'server';
 ",
+        "
+    -- What sessions, profiles and principals have used of their limits.
+    CREATE TABLE budget (
+        principal TEXT NOT NULL,
+        scope TEXT NOT NULL,
+        -- Empty, a month or a day.
+        period TEXT NOT NULL,
+        cost REAL NOT NULL,
+        tokens INTEGER NOT NULL,
+        requests INTEGER NOT NULL,
+        milliseconds INTEGER NOT NULL,
+        PRIMARY KEY (principal, scope, period)
+    ) STRICT, WITHOUT ROWID;
+",
     ],
 };

@@ -2,8 +2,15 @@
 
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
-use super::StateEntry;
 use super::view::{ADMITTED, SessionView};
+
+/// A stored entry. Only its owner understands the value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateEntry {
+    pub owner: String,
+    pub key: String,
+    pub value: Vec<u8>,
+}
 
 /// The owner of the entry whose key is the UUID of the session. No service has a name with a colon.
 pub(super) const UUID_OWNER: &str = "skein:uuid";

@@ -10,6 +10,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Transaction, Trans
 use tokio::sync::oneshot;
 
 use super::read::{folders_json, number};
+use super::usage_rows::{self, UsageKey, UsageRow};
 use super::{NewEvent, NewSession, SessionChange, StateEntry, state};
 use crate::principal::Principal;
 use crate::store::{StoreError, failure};
@@ -40,6 +41,7 @@ pub(super) enum Work {
         owner: String,
         key: String,
     },
+    AddUsage(UsageKey, UsageRow),
     Delete,
     Copy {
         new: String,
@@ -135,7 +137,12 @@ impl SessionWriter {
             // The session was deleted, and its state with it.
             (Work::PutState(_) | Work::RemoveState { .. }, Ok(_)) => {}
             (
-                Work::Append(_) | Work::Change(_) | Work::Create(_) | Work::PutState(_) | Work::RemoveState { .. },
+                Work::Append(_)
+                | Work::Change(_)
+                | Work::Create(_)
+                | Work::PutState(_)
+                | Work::RemoveState { .. }
+                | Work::AddUsage(..),
                 Err(error),
             ) if job.reply.is_none() => {
                 self.lost.insert(of_principal(), error);
@@ -230,6 +237,7 @@ fn apply(transaction: &Transaction<'_>, job: &Job) -> rusqlite::Result<bool> {
         Work::Change(change) => apply_change(transaction, principal, id, change, at),
         Work::PutState(entry) => state::put(transaction, principal, id, entry),
         Work::RemoveState { owner, key } => state::remove(transaction, principal, id, owner, key),
+        Work::AddUsage(key, more) => usage_rows::add(transaction, principal, key, more),
         Work::Delete => {
             // Deleting the events first avoids one cascade look-up per event.
             let events = "DELETE FROM event

@@ -16,7 +16,7 @@ const STARTS: [&str; 7] = [
 ];
 
 /// The files with such a text, and the reason.
-const PLACES: [(&str, &str); 22] = [
+const PLACES: [(&str, &str); 23] = [
     ("src/process.rs", "starts every child; a launcher in `Launch` puts it into a sandbox"),
     ("src/process/helper.rs", "starts Skein's own program"),
     ("src/process/reaper.rs", "starts Skein's own program, which only ends processes"),
@@ -26,6 +26,7 @@ const PLACES: [(&str, &str); 22] = [
     ("src/sandbox/git/credential.rs", "the user's credential helper must run outside; each use asks"),
     ("src/sandbox/running_sandbox.rs", "commands, services and external agents with a profile, inside"),
     ("src/services/stdio.rs", "services, external agents and commands of recipes; inside if they have a profile"),
+    ("src/services/hook_process.rs", "hooks, in the sandbox of their mode; without one after `--sandbox off`"),
     ("src/services/builtin/developer/shell.rs", "commands with `unsandboxed` or `--sandbox off`"),
     ("src/services/builtin/developer/terminal.rs", "terminals of the editor; the command enters the sandbox"),
     (
@@ -40,7 +41,7 @@ const PLACES: [(&str, &str); 22] = [
     ("src/services/builtin/developer/fake_editor.rs", "a test"),
     ("src/services/builtin/computercontroller/browser/program.rs", "Chromium, inside a sandbox of its own"),
     ("src/lesson/check.rs", "checks of lessons, after consent; never in a remote session"),
-    ("src/cli/services/login.rs", "the user's browser, for a login"),
+    ("src/cli/open_browser.rs", "the user's browser, for a login and the console"),
     ("src/cli/apps/browser.rs", "the user's browser, for `skein apps open`"),
     ("src/session/shared_ports.rs", "passes a terminal command on to the attached editor"),
     ("src/external/client_methods.rs", "terminals that an external agent asks for, if the agent has no sandbox"),

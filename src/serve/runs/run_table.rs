@@ -39,9 +39,18 @@ impl RunTable {
     }
 
     /// Returns a run. `None` if there is none, or it is not the client's.
-    pub(super) fn find(&self, id: &str, grant: &SessionGrant) -> Option<Arc<AgentRun>> {
+    pub(in crate::serve) fn find(&self, id: &str, grant: &SessionGrant) -> Option<Arc<AgentRun>> {
         let run = self.runs().get(&id.to_ascii_lowercase()).cloned()?;
         run.is_visible(grant).then_some(run)
+    }
+
+    /// Returns the runs that the client may know, the last change first.
+    pub(in crate::serve) fn list(&self, grant: &SessionGrant) -> Vec<Arc<AgentRun>> {
+        let runs = self.runs();
+        let mut visible: Vec<_> = runs.values().filter(|run| run.is_visible(grant)).map(Arc::clone).collect();
+        drop(runs);
+        visible.sort_by_cached_key(|run| (std::cmp::Reverse(run.change_time()), run.id.clone()));
+        visible
     }
 
     fn runs(&self) -> MutexGuard<'_, HashMap<String, Arc<AgentRun>>> {

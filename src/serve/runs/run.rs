@@ -1,17 +1,16 @@
-//! A run: one turn of a session as the Agent Communication Protocol shows it, with its status, output and events.
+//! A run: one turn of a session as programs see it, with its status, output and events.
 //!
 //! Invariant: a run that has ended does not change any more.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::errors::RestError;
-use super::messages::{agent_message, is_text, parts_of, text_part};
-use super::questions::{QuestionAnswer, RunQuestion};
+use super::parts::RunPart;
+use super::questions::{QuestionAnswer, QuestionMessage, RunQuestion};
+use super::run_error::RunError;
 use crate::agents::{Event, Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::clock;
 use crate::ids::ModeId;
@@ -20,7 +19,7 @@ use crate::session::{SessionRoots, SessionViewer, TurnFailure};
 
 /// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RunStatus {
+pub(in crate::serve) enum RunStatus {
     Created,
     InProgress,
     /// The run has an open question.
@@ -32,7 +31,7 @@ enum RunStatus {
 }
 
 impl RunStatus {
-    fn as_str(self) -> &'static str {
+    pub(in crate::serve) fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
             Self::InProgress => "in-progress",
@@ -44,7 +43,7 @@ impl RunStatus {
         }
     }
 
-    fn is_terminal(self) -> bool {
+    pub(in crate::serve) fn is_terminal(self) -> bool {
         matches!(self, Self::Cancelled | Self::Completed | Self::Failed)
     }
 
@@ -56,24 +55,73 @@ impl RunStatus {
 
 /// What a run belongs to.
 #[derive(Debug, Clone)]
-pub(super) struct RunOwner {
+pub(in crate::serve) struct RunOwner {
     pub(super) principal: Principal,
     /// The id of the token that started the run.
     pub(super) token: String,
     /// The agent's name in the API.
-    pub(super) agent: String,
+    pub(in crate::serve) agent: String,
     pub(super) mode: ModeId,
     /// The UUID of the session.
-    pub(super) session: String,
+    pub(in crate::serve) session: String,
     /// The folders of the session.
     pub(super) roots: SessionRoots,
 }
 
+/// A message of the agent that has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::serve) struct RunMessage {
+    pub(in crate::serve) parts: Vec<RunPart>,
+    pub(in crate::serve) created_at: u64,
+    pub(in crate::serve) completed_at: u64,
+}
+
+/// A change of a run. `index` is the place of a message in the output.
+#[derive(Debug, Clone)]
+pub(in crate::serve) enum RunEvent {
+    /// The run has another status.
+    Status(RunSnapshot),
+    /// The agent begins a message.
+    MessageCreated {
+        created_at: u64,
+    },
+    Part {
+        index: usize,
+        part: RunPart,
+    },
+    MessageCompleted(Arc<RunMessage>),
+    Notice(String),
+}
+
+/// A run at one moment.
+#[derive(Debug, Clone)]
+pub(in crate::serve) struct RunSnapshot {
+    pub(in crate::serve) status: RunStatus,
+    /// The question that clients see.
+    pub(in crate::serve) question: Option<Arc<QuestionMessage>>,
+    pub(in crate::serve) output: Vec<Arc<RunMessage>>,
+    /// The text of the message that the agent writes now.
+    pub(in crate::serve) draft: Option<String>,
+    /// The reason why the run failed.
+    pub(in crate::serve) error: Option<String>,
+    pub(in crate::serve) changed_at: u64,
+    pub(in crate::serve) finished_at: Option<u64>,
+}
+
+/// When a client has all events that it waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::serve) enum StreamEnd {
+    /// The run has ended, or has an open question.
+    Stop,
+    /// The run has ended.
+    Terminal,
+}
+
 /// A run.
-pub(super) struct AgentRun {
-    pub(super) id: String,
-    owner: RunOwner,
-    created_at: u64,
+pub(in crate::serve) struct AgentRun {
+    pub(in crate::serve) id: String,
+    pub(in crate::serve) owner: RunOwner,
+    pub(in crate::serve) created_at: u64,
     state: Mutex<RunState>,
     /// Counts changes. Streams and waiting requests subscribe to it.
     changes: watch::Sender<u64>,
@@ -83,10 +131,12 @@ pub(super) struct AgentRun {
 
 struct RunState {
     status: RunStatus,
-    output: Vec<Value>,
-    error: Option<Value>,
+    output: Vec<Arc<RunMessage>>,
+    error: Option<String>,
+    /// The time of the last change of the status.
+    changed_at: u64,
     finished_at: Option<u64>,
-    events: Vec<Value>,
+    events: Vec<RunEvent>,
     /// The message that the agent writes now.
     message: Option<MessageDraft>,
     /// The open questions. Clients see the first one.
@@ -100,29 +150,83 @@ struct MessageDraft {
     text: String,
 }
 
+impl RunState {
+    fn snapshot(&self) -> RunSnapshot {
+        let question = self.questions.front().filter(|_| self.status == RunStatus::Awaiting);
+        RunSnapshot {
+            status: self.status,
+            question: question.map(|question| Arc::clone(&question.message)),
+            output: self.output.clone(),
+            draft: self.message.as_ref().map(|draft| draft.text.clone()),
+            error: self.error.clone(),
+            changed_at: self.changed_at,
+            finished_at: self.finished_at,
+        }
+    }
+
+    /// Changes the status, and adds the event about it.
+    fn set_status(&mut self, status: RunStatus) {
+        self.status = status;
+        self.changed_at = clock::now();
+        let snapshot = self.snapshot();
+        self.events.push(RunEvent::Status(snapshot));
+    }
+
+    /// Begins a message, unless the agent writes one already.
+    fn open_message(&mut self) {
+        if self.message.is_none() {
+            let created_at = clock::now();
+            self.events.push(RunEvent::MessageCreated { created_at });
+            self.message = Some(MessageDraft { created_at, text: String::new() });
+        }
+    }
+
+    /// Ends the message that the agent writes, or adds a whole one.
+    fn complete_message(&mut self, parts: Vec<RunPart>) {
+        if parts.is_empty() && self.message.is_none() {
+            return;
+        }
+        self.open_message();
+        let Some(draft) = self.message.take() else { return };
+        let index = self.output.len();
+        // Clients have the text that was streamed.
+        for part in parts.iter().filter(|part| draft.text.is_empty() || !part.is_text()) {
+            self.events.push(RunEvent::Part { index, part: part.clone() });
+        }
+        let parts = if parts.is_empty() { vec![RunPart::Text(draft.text)] } else { parts };
+        let message = RunMessage { parts, created_at: draft.created_at, completed_at: clock::now() };
+        let message = Arc::new(message);
+        self.events.push(RunEvent::MessageCompleted(Arc::clone(&message)));
+        self.output.push(message);
+    }
+
+    /// Shows the first question, or that there is none any more.
+    fn show_question(&mut self) {
+        if self.status.is_terminal() || self.status == RunStatus::Cancelling {
+            return;
+        }
+        self.set_status(if self.questions.is_empty() { RunStatus::InProgress } else { RunStatus::Awaiting });
+    }
+}
+
 impl AgentRun {
     /// Creates a run whose turn `cancel` ends.
     pub(super) fn new(owner: RunOwner, cancel: CancellationToken) -> Self {
-        let state = RunState {
+        let created_at = clock::now();
+        let mut state = RunState {
             status: RunStatus::Created,
             output: Vec::new(),
             error: None,
+            changed_at: created_at,
             finished_at: None,
             events: Vec::new(),
             message: None,
             questions: VecDeque::new(),
             next_question: 0,
         };
-        let run = Self {
-            id: crate::ids::random_uuid(),
-            owner,
-            created_at: clock::now(),
-            state: Mutex::new(state),
-            changes: watch::Sender::new(0),
-            cancel,
-        };
-        run.update(|state| run.push_run_event(state, "run.created"));
-        run
+        state.set_status(RunStatus::Created);
+        let (id, changes) = (crate::ids::random_uuid(), watch::Sender::new(0));
+        Self { id, owner, created_at, state: Mutex::new(state), changes, cancel }
     }
 
     /// Returns whether a client with this grant may know the run.
@@ -147,62 +251,68 @@ impl AgentRun {
         self.state().finished_at
     }
 
-    /// Returns the run in the protocol's JSON.
-    pub(super) fn to_json(&self) -> Value {
-        self.json(&self.state())
+    /// Returns the time of the last change of the status.
+    pub(super) fn change_time(&self) -> u64 {
+        self.state().changed_at
+    }
+
+    pub(in crate::serve) fn snapshot(&self) -> RunSnapshot {
+        self.state().snapshot()
+    }
+
+    /// Returns the run, and the position of the first event after this moment.
+    pub(in crate::serve) fn snapshot_with_position(&self) -> (RunSnapshot, usize) {
+        let state = self.state();
+        (state.snapshot(), state.events.len())
     }
 
     /// Returns all events so far.
-    pub(super) fn events(&self) -> Vec<Value> {
+    pub(in crate::serve) fn events(&self) -> Vec<RunEvent> {
         self.state().events.clone()
     }
 
-    pub(super) fn event_count(&self) -> usize {
+    pub(in crate::serve) fn event_count(&self) -> usize {
         self.state().events.len()
     }
 
     /// Marks the run as working.
     pub(super) fn start(&self) {
-        self.update(|state| {
-            state.status = RunStatus::InProgress;
-            self.push_run_event(state, "run.in-progress");
-        });
+        self.update(|state| state.set_status(RunStatus::InProgress));
     }
 
     /// Ends the run. Does nothing if it has ended. The error is the reason why the turn failed.
     pub(super) fn finish(&self, end: Result<&TurnEnd, &TurnFailure>) {
-        let (status, event, problem) = match end {
-            Err(failure) => (RunStatus::Failed, "run.failed", Some(failure.0.clone())),
+        let (status, problem) = match end {
+            Err(failure) => (RunStatus::Failed, Some(failure.0.clone())),
             Ok(TurnEnd { ending, .. }) => match ending {
                 StopReason::EndTurn | StopReason::MaxTokens | StopReason::Refusal | StopReason::CallRefused { .. } => {
-                    (RunStatus::Completed, "run.completed", None)
+                    (RunStatus::Completed, None)
                 }
-                StopReason::Cancelled => (RunStatus::Cancelled, "run.cancelled", None),
+                StopReason::Cancelled => (RunStatus::Cancelled, None),
                 StopReason::Exhausted { why } | StopReason::Failed { why, .. } => {
-                    (RunStatus::Failed, "run.failed", Some(why.clone()))
+                    (RunStatus::Failed, Some(why.clone()))
                 }
             },
         };
         self.update_running(|state| {
             // A turn that was cut off has written a part of its message.
             if let Some(draft) = &state.message {
-                let parts = vec![text_part(&draft.text)];
-                self.complete_message(state, parts);
+                let parts = vec![RunPart::Text(draft.text.clone())];
+                state.complete_message(parts);
             }
             state.questions.clear();
-            state.status = status;
-            state.error = problem.map(|problem| json!({"code": "server_error", "message": problem}));
+            state.error = problem;
             state.finished_at = Some(clock::now());
-            self.push_run_event(state, event);
+            state.set_status(status);
         });
     }
 
     /// Asks the turn to end. Fails if the run has ended.
-    pub(super) fn cancel(&self) -> Result<(), RestError> {
+    pub(in crate::serve) fn cancel(&self) -> Result<(), RunError> {
         self.update(|state| {
             if state.status.is_terminal() {
                 let status = state.status.as_str();
-                return Err(RestError::forbidden(format!("the run is {status} and cannot be cancelled")));
+                return Err(RunError::WrongState(format!("the run is {status} and cannot be cancelled")));
             }
             state.status = RunStatus::Cancelling;
             Ok(())
@@ -222,7 +332,7 @@ impl AgentRun {
             state.next_question += 1;
             state.questions.push_back(question(number, sender));
             if state.questions.len() == 1 {
-                self.show_question(state);
+                state.show_question();
             }
             number
         });
@@ -232,35 +342,45 @@ impl AgentRun {
     /// Withdraws a question. Does nothing if it was answered.
     pub(super) fn withdraw(&self, number: u64) {
         self.update(|state| {
-            let Some(place) = state.questions.iter().position(|question| question.number == number) else { return };
+            let place = state.questions.iter().position(|question| question.message.number == number);
+            let Some(place) = place else { return };
             state.questions.remove(place);
             if place == 0 {
-                self.show_question(state);
+                state.show_question();
             }
         });
     }
 
     /// Answers the question that clients see. Fails if there is none, or the text is no answer to it.
-    pub(super) fn resume(&self, text: &str) -> Result<(), RestError> {
+    pub(super) fn resume(&self, text: &str) -> Result<(), RunError> {
         self.update(|state| {
             let Some(question) = state.questions.front().filter(|_| state.status == RunStatus::Awaiting) else {
                 let status = state.status.as_str();
-                return Err(RestError::forbidden(format!("the run is {status} and has no open question")));
+                return Err(RunError::WrongState(format!("the run is {status} and has no open question")));
             };
             let answer = question.options.read(text)?;
             if let Some(question) = state.questions.pop_front() {
                 // Fails only if the turn no longer waits for it.
                 drop(question.answer.send(answer));
             }
-            self.show_question(state);
+            state.show_question();
             Ok(())
         })
     }
 
     /// Waits until the run has ended, or has an open question.
-    pub(super) async fn wait_for_stop(&self) {
+    pub(in crate::serve) async fn wait_for_stop(&self) {
+        self.wait_until(RunStatus::is_stop).await;
+    }
+
+    /// Waits until the run has ended.
+    pub(in crate::serve) async fn wait_for_end(&self) {
+        self.wait_until(RunStatus::is_terminal).await;
+    }
+
+    async fn wait_until(&self, is_reached: fn(RunStatus) -> bool) {
         let mut changes = self.changes.subscribe();
-        while !self.state().status.is_stop() {
+        while !is_reached(self.state().status) {
             // Fails only if the run is dropped, and this borrows it.
             if changes.changed().await.is_err() {
                 return;
@@ -268,8 +388,8 @@ impl AgentRun {
         }
     }
 
-    /// Waits for the event at this position. `None` if the run stops before there is one.
-    pub(super) async fn next_event(&self, position: usize) -> Option<Value> {
+    /// Waits for the event at this position. `None` if `end` comes before there is one.
+    pub(in crate::serve) async fn next_event(&self, position: usize, end: StreamEnd) -> Option<RunEvent> {
         let mut changes = self.changes.subscribe();
         loop {
             {
@@ -277,7 +397,11 @@ impl AgentRun {
                 if let Some(event) = state.events.get(position) {
                     return Some(event.clone());
                 }
-                if state.status.is_stop() {
+                let has_ended = match end {
+                    StreamEnd::Stop => state.status.is_stop(),
+                    StreamEnd::Terminal => state.status.is_terminal(),
+                };
+                if has_ended {
                     return None;
                 }
             }
@@ -285,76 +409,16 @@ impl AgentRun {
         }
     }
 
-    /// Shows the first question, or that there is none any more.
-    fn show_question(&self, state: &mut RunState) {
-        if state.status.is_terminal() || state.status == RunStatus::Cancelling {
-            return;
-        }
-        let (status, event) = match state.questions.is_empty() {
-            false => (RunStatus::Awaiting, "run.awaiting"),
-            true => (RunStatus::InProgress, "run.in-progress"),
-        };
-        state.status = status;
-        self.push_run_event(state, event);
-    }
-
     /// Adds text that the agent writes.
     fn stream_text(&self, text: &str) {
         self.update_running(|state| {
-            self.open_message(state);
+            state.open_message();
             if let Some(draft) = &mut state.message {
                 draft.text.push_str(text);
             }
-            state.events.push(json!({"type": "message.part", "part": text_part(text)}));
+            let index = state.output.len();
+            state.events.push(RunEvent::Part { index, part: RunPart::Text(text.to_owned()) });
         });
-    }
-
-    /// Begins a message, unless the agent writes one already.
-    fn open_message(&self, state: &mut RunState) {
-        if state.message.is_none() {
-            let created_at = clock::now();
-            let message = agent_message(&self.owner.agent, &[], created_at, None);
-            state.events.push(json!({"type": "message.created", "message": message}));
-            state.message = Some(MessageDraft { created_at, text: String::new() });
-        }
-    }
-
-    /// Ends the message that the agent writes, or adds a whole one.
-    fn complete_message(&self, state: &mut RunState, parts: Vec<Value>) {
-        if parts.is_empty() && state.message.is_none() {
-            return;
-        }
-        self.open_message(state);
-        let Some(draft) = state.message.take() else { return };
-        // Clients have the text that was streamed.
-        for part in parts.iter().filter(|part| draft.text.is_empty() || !is_text(part)) {
-            state.events.push(json!({"type": "message.part", "part": part}));
-        }
-        let parts = if parts.is_empty() { vec![text_part(&draft.text)] } else { parts };
-        let message = agent_message(&self.owner.agent, &parts, draft.created_at, Some(clock::now()));
-        state.events.push(json!({"type": "message.completed", "message": message}));
-        state.output.push(message);
-    }
-
-    fn push_run_event(&self, state: &mut RunState, kind: &str) {
-        let run = self.json(state);
-        state.events.push(json!({"type": kind, "run": run}));
-    }
-
-    fn json(&self, state: &RunState) -> Value {
-        let question = state.questions.front().filter(|_| state.status == RunStatus::Awaiting);
-        let question = question.map(|question| json!({"type": "message", "message": question.message}));
-        json!({
-            "run_id": self.id,
-            "agent_name": self.owner.agent,
-            "session_id": self.owner.session,
-            "status": state.status.as_str(),
-            "await_request": question,
-            "output": state.output,
-            "error": state.error,
-            "created_at": clock::iso(self.created_at),
-            "finished_at": state.finished_at.map(clock::iso),
-        })
     }
 
     /// Changes the state, and wakes the requests that wait for a change.
@@ -382,9 +446,9 @@ impl Notifier for AgentRun {
     fn log(&self, event: Event) {
         for event in event.native_events() {
             if let Event::Message { message } = event {
-                let parts = parts_of(message);
+                let parts = RunPart::all_of(message);
                 if !parts.is_empty() {
-                    self.update_running(|state| self.complete_message(state, parts));
+                    self.update_running(|state| state.complete_message(parts));
                 }
             }
         }
@@ -396,7 +460,7 @@ impl Notifier for AgentRun {
                 self.stream_text(&text);
             }
             StatusUpdate::Notice(notice) => self.update_running(|state| {
-                state.events.push(json!({"type": "generic", "generic": {"notice": notice.text}}));
+                state.events.push(RunEvent::Notice(notice.text));
             }),
             StatusUpdate::Thought(_)
             | StatusUpdate::ExternalChunk { thought: true, .. }

@@ -1,7 +1,8 @@
 //! Tests of runs: their status, events and questions.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+
+use serde_json::Value;
 
 use super::super::questions::QuestionOptions;
 use super::*;
@@ -22,8 +23,19 @@ fn run() -> AgentRun {
     AgentRun::new(owner, CancellationToken::new())
 }
 
-fn kinds(run: &AgentRun) -> Vec<String> {
-    run.events().iter().map(|event| event["type"].as_str().unwrap_or_default().to_owned()).collect()
+fn kinds(run: &AgentRun) -> Vec<&'static str> {
+    let kind = |event: &RunEvent| match event {
+        RunEvent::Status(state) => state.status.as_str(),
+        RunEvent::MessageCreated { .. } => "message",
+        RunEvent::Part { .. } => "part",
+        RunEvent::MessageCompleted(_) => "completed message",
+        RunEvent::Notice(_) => "notice",
+    };
+    run.events().iter().map(kind).collect()
+}
+
+fn status(run: &AgentRun) -> &'static str {
+    run.snapshot().status.as_str()
 }
 
 fn end(ending: StopReason) -> TurnEnd {
@@ -32,8 +44,7 @@ fn end(ending: StopReason) -> TurnEnd {
 
 fn permission(run: &AgentRun) -> (u64, oneshot::Receiver<QuestionAnswer>) {
     run.ask(|number, answer| RunQuestion {
-        number,
-        message: json!({"role": "agent", "parts": []}),
+        message: Arc::new(QuestionMessage { text: "May I?".to_owned(), details: Value::Null, number }),
         options: QuestionOptions::new(vec![(
             "allow".to_owned(),
             QuestionAnswer::Permission(PermissionResponse::Allow),
@@ -51,18 +62,10 @@ fn streamed_text_is_part_of_the_output_once() {
     let parts = vec![MessagePart::Content(Content::text("Hello"))];
     run.log(Event::Message { message: Arc::new(Message { role: Role::Assistant, parts }) });
     run.finish(Ok(&end(StopReason::EndTurn)));
-    let expected = [
-        "run.created",
-        "run.in-progress",
-        "message.created",
-        "message.part",
-        "message.part",
-        "message.completed",
-        "run.completed",
-    ];
+    let expected = ["created", "in-progress", "message", "part", "part", "completed message", "completed"];
     assert_eq!(kinds(&run), expected);
-    let run = run.to_json();
-    assert_eq!((&run["status"], &run["output"][0]["parts"]), (&json!("completed"), &json!([text_part("Hello")])));
+    let state = run.snapshot();
+    assert_eq!((state.output[0].parts.as_slice(), state.draft), ([RunPart::Text("Hello".to_owned())].as_slice(), None));
 }
 
 #[test]
@@ -71,13 +74,13 @@ fn a_question_is_answered_once_with_one_of_its_options() {
     run.start();
     let (_, mut first) = permission(&run);
     let (second, _) = permission(&run);
-    assert_eq!(run.to_json()["status"], "awaiting");
+    assert_eq!((status(&run), run.snapshot().question.map(|question| question.number)), ("awaiting", Some(0)));
     assert!(run.resume("perhaps").is_err());
     assert!(run.resume(" Allow\n").is_ok());
     assert!(matches!(first.try_recv(), Ok(QuestionAnswer::Permission(PermissionResponse::Allow))));
-    assert_eq!(run.to_json()["status"], "awaiting", "the second question is open");
+    assert_eq!(status(&run), "awaiting", "the second question is open");
     run.withdraw(second);
-    assert_eq!((&run.to_json()["status"], &run.to_json()["await_request"]), (&json!("in-progress"), &Value::Null));
+    assert_eq!((status(&run), run.snapshot().question), ("in-progress", None));
     assert!(run.resume("allow").is_err());
 }
 
@@ -87,11 +90,11 @@ fn a_run_that_has_ended_stays_as_it_is() {
     run.start();
     run.status(StatusUpdate::Text("Hel".to_owned()));
     assert!(run.cancel().is_ok() && run.cancel.is_cancelled());
-    assert_eq!(run.to_json()["status"], "cancelling");
+    assert_eq!((status(&run), run.snapshot().draft.as_deref()), ("cancelling", Some("Hel")));
     run.finish(Ok(&end(StopReason::Cancelled)));
     run.finish(Err(&TurnFailure("late".to_owned())));
-    assert_eq!(run.to_json()["status"], "cancelled");
-    assert_eq!(run.to_json()["output"][0]["parts"], json!([text_part("Hel")]));
+    assert_eq!(status(&run), "cancelled");
+    assert_eq!(run.snapshot().output[0].parts, [RunPart::Text("Hel".to_owned())]);
     assert!(run.cancel().is_err());
 }
 

@@ -1,17 +1,27 @@
 //! Questions that a run asks its client, and the answers that they accept.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use super::errors::RestError;
+use super::run_error::RunError;
 use crate::tool::ask::PermissionResponse;
 use crate::tool::elicit::ElicitationResponse;
 
+/// What a question says.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::serve) struct QuestionMessage {
+    pub(in crate::serve) text: String,
+    /// Describes the question to programs.
+    pub(in crate::serve) details: Value,
+    /// The number of the question in its run.
+    pub(in crate::serve) number: u64,
+}
+
 /// A question that the client has not answered.
 pub(super) struct RunQuestion {
-    pub(super) number: u64,
-    /// The question as a message of the protocol.
-    pub(super) message: Value,
+    pub(super) message: Arc<QuestionMessage>,
     pub(super) options: QuestionOptions,
     /// The asker of the turn waits for it.
     pub(super) answer: oneshot::Sender<QuestionAnswer>,
@@ -49,26 +59,26 @@ impl QuestionOptions {
     }
 
     /// Returns what the text means. Fails if the question does not accept it.
-    pub(super) fn read(&self, text: &str) -> Result<QuestionAnswer, RestError> {
+    pub(super) fn read(&self, text: &str) -> Result<QuestionAnswer, RunError> {
         let text = text.trim();
         if let Some((_, answer)) = self.words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)) {
             return Ok(answer.clone());
         }
         let words = self.names().join("`, `");
         let Some(fields) = &self.fields else {
-            return Err(RestError::invalid(format!("the answer must be one of `{words}`")));
+            return Err(RunError::Invalid(format!("the answer must be one of `{words}`")));
         };
         match serde_json::from_str(text) {
             Ok(Value::Object(values)) => {
                 let unknown = values.keys().find(|name| !fields.contains(name)).cloned();
                 match unknown {
-                    Some(name) => Err(RestError::invalid(format!("the question has no field `{name}`"))),
+                    Some(name) => Err(RunError::Invalid(format!("the question has no field `{name}`"))),
                     None => Ok(QuestionAnswer::Elicitation(ElicitationResponse::Accepted(values))),
                 }
             }
             _ => {
                 let problem = format!("the answer must be a JSON object with the fields, or one of `{words}`");
-                Err(RestError::invalid(problem))
+                Err(RunError::Invalid(problem))
             }
         }
     }

@@ -6,8 +6,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::messages::{json_part, text_part};
-use super::questions::{QuestionAnswer, QuestionOptions, RunQuestion};
+use super::questions::{QuestionAnswer, QuestionMessage, QuestionOptions, RunQuestion};
 use super::run::AgentRun;
 use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
@@ -36,8 +35,11 @@ impl RunAsker {
     /// Asks the client. `None` if it does not answer in time. `details` describes the question to programs.
     async fn put(&self, text: &str, mut details: Value, options: QuestionOptions) -> Option<QuestionAnswer> {
         details["options"] = json!(options.names());
-        let message = json!({"role": "agent", "parts": [text_part(&strip_invisible(text)), json_part(&details)]});
-        let question = |number, answer| RunQuestion { number, message, options, answer };
+        let text = strip_invisible(text);
+        let question = |number, answer| {
+            let message = Arc::new(QuestionMessage { text, details, number });
+            RunQuestion { message, options, answer }
+        };
         let (number, answer) = self.run.ask(question);
         let _open = RunQuestionGuard { run: &self.run, number };
         tokio::time::timeout(self.timeout, answer).await.ok()?.ok()

@@ -2,146 +2,103 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use super::super::ServerState;
 use super::super::agents::{self, RestAgent};
 use super::super::authenticator::ActiveToken;
 use super::asker::RunAsker;
-use super::errors::RestError;
-use super::messages::{self, InputMessage};
 use super::run::{AgentRun, RunOwner};
+use super::run_error::RunError;
 use crate::acp::{AcpServer, RunningTurn, SharedSession, SharedSessions, next_viewer_id};
 use crate::agents::{Notifier, TurnEnd};
 use crate::conversation::Content;
+use crate::manifest::ApprovalLevel;
 use crate::orchestrator::{Orchestrator, PromptOptions};
 use crate::project::{ClientPorts, ExplicitSettings, Project, ProjectError, SessionLauncher, load_project};
 use crate::session::{LiveSession, PendingTurn, SessionRoots, SessionViewer, Sessions, TurnFailure, ViewerId};
 
-/// The body of `POST /runs`.
-#[derive(Debug, Deserialize)]
-pub(super) struct NewRun {
-    pub(super) agent_name: String,
-    session_id: Option<String>,
-    session: Option<ForwardedSession>,
-    input: Vec<InputMessage>,
-    #[serde(default)]
-    pub(super) mode: RunMode,
+/// What a client asks for.
+pub(in crate::serve) struct RunRequest {
+    /// The agent's name in the API.
+    pub(in crate::serve) agent: String,
+    /// The UUID of the session, in lower case.
+    pub(in crate::serve) session: String,
+    pub(in crate::serve) missing: MissingSession,
+    pub(in crate::serve) prompt: Vec<Content>,
 }
 
-/// A session that a client brings along.
-#[derive(Debug, Deserialize)]
-struct ForwardedSession {
-    id: Option<String>,
-    #[serde(default)]
-    history: Vec<String>,
-}
-
-/// What a client gets as the answer to its request.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum RunMode {
-    /// The run when it has stopped.
-    #[default]
-    Sync,
-    /// The run at once.
-    Async,
-    /// The events until the run stops.
-    Stream,
-}
-
-/// The session that a run asks for.
-struct SessionRequest {
-    uuid: String,
-    /// The client brings messages of another server.
-    has_history: bool,
-}
-
-impl NewRun {
-    /// Returns the session of the run. Fails if an id is not a UUID, or the two ids differ.
-    fn session(&self) -> Result<SessionRequest, RestError> {
-        let forwarded = self.session.as_ref();
-        let ids = [self.session_id.as_deref(), forwarded.and_then(|session| session.id.as_deref())];
-        let mut uuids = Vec::new();
-        for id in ids.into_iter().flatten() {
-            let uuid = parse_uuid(id).ok_or_else(|| RestError::invalid(format!("`{id}` is not a UUID")))?;
-            uuids.push(uuid);
-        }
-        if uuids.windows(2).any(|pair| pair[0] != pair[1]) {
-            return Err(RestError::contradiction("`session_id` and `session.id` differ"));
-        }
-        let uuid = uuids.pop().unwrap_or_else(crate::ids::random_uuid);
-        Ok(SessionRequest { uuid, has_history: forwarded.is_some_and(|session| !session.history.is_empty()) })
-    }
+/// What happens if the client has no session with the UUID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::serve) enum MissingSession {
+    Create,
+    /// The request fails with this text.
+    Refuse(&'static str),
 }
 
 /// Returns a UUID in lower case. `None` if the text is none.
-pub(super) fn parse_uuid(text: &str) -> Option<String> {
+pub(in crate::serve) fn parse_uuid(text: &str) -> Option<String> {
     let groups: Vec<_> = text.split('-').map(str::len).collect();
     let is_uuid = groups == [8, 4, 4, 4, 12] && text.chars().all(|c| c == '-' || c.is_ascii_hexdigit());
     is_uuid.then(|| text.to_ascii_lowercase())
 }
 
 /// Returns the agent with this name. Fails if the token does not reach one.
-pub(super) async fn find_agent(
+pub(in crate::serve) async fn find_agent(
     state: &ServerState,
     token: &ActiveToken,
     name: &str,
-) -> Result<(RestAgent, Project), RestError> {
+) -> Result<(RestAgent, Project), RunError> {
     let project = agents::project(state, &token.grant).await.map_err(|error| project_failure(&error))?;
     let agent = agents::find(project.broker.plan(), name);
-    Ok((agent.ok_or_else(|| RestError::not_found("there is no such agent"))?, project))
+    Ok((agent.ok_or_else(|| RunError::NotFound("there is no such agent"))?, project))
 }
 
-fn project_failure(error: &ProjectError) -> RestError {
+fn project_failure(error: &ProjectError) -> RunError {
     tracing::error!(problem = %error.problem, "the manifests of the server have errors");
-    RestError::server("the manifests of the server have errors; run `skein check`")
+    RunError::Server("the manifests of the server have errors; run `skein check`".to_owned())
 }
 
 /// Returns the sessions that a client may use.
-pub(super) async fn sessions(server: &AcpServer) -> Result<Sessions, RestError> {
+pub(in crate::serve) async fn sessions(server: &AcpServer) -> Result<Sessions, RunError> {
     let sessions = (server.sessions)().await.map_err(|error| {
         tracing::error!(%error, "the session store cannot be opened");
-        RestError::server("the session store cannot be used at the moment")
+        RunError::Server("the session store cannot be used at the moment".to_owned())
     })?;
     Ok(sessions.with_grant(server.grant.clone()))
 }
 
 /// Starts a run. Fails if its agent or session cannot be used now.
-pub(super) async fn start(
+pub(in crate::serve) async fn start(
     state: &Arc<ServerState>,
     token: &Arc<ActiveToken>,
-    request: &NewRun,
-) -> Result<Arc<AgentRun>, RestError> {
-    let prompt = messages::prompt(&request.input)?;
-    let wanted = request.session()?;
+    request: RunRequest,
+) -> Result<Arc<AgentRun>, RunError> {
+    let RunRequest { agent, session: uuid, missing, prompt } = request;
     if state.draining.is_cancelled() {
-        return Err(RestError::draining());
+        return Err(RunError::Draining);
     }
-    let (agent, project) = find_agent(state, token, &request.agent_name).await?;
+    let (agent, project) = find_agent(state, token, &agent).await?;
     // A run that must wait leaves no empty session behind.
     drop(token.grant.begin_turn()?);
     let server = state.acp_server(token);
     let opening = RunOpening { sessions: sessions(&server).await?, server: &server, agent: &agent };
     // Two requests with one new UUID must not create two sessions.
-    let key = format!("{} {}", token.grant.principal().name(), wanted.uuid);
+    let key = format!("{} {}", token.grant.principal().name(), uuid);
     let _alone = server.open_sessions.lock_session(&key).await;
     // Held until the run is attached, so that the end of the run before it does not close the session.
     let mut attaching = None;
-    let open = match opening.sessions.store().find_uuid(&wanted.uuid).await? {
+    let open = match opening.sessions.store().find_uuid(&uuid).await? {
         Some(id) => {
             attaching = Some(server.open_sessions.lock_session(&id).await);
             opening.reopen(&id).await?
         }
-        None if wanted.has_history => {
-            let problem = "`session` has a history of another server, which Skein does not read";
-            return Err(RestError::contradiction(problem));
-        }
-        None => opening.create(&wanted.uuid, project).await?,
+        None => match missing {
+            MissingSession::Create => opening.create(&uuid, project).await?,
+            MissingSession::Refuse(problem) => return Err(RunError::Contradiction(problem.to_owned())),
+        },
     };
-    let running =
-        open.try_begin(&token.grant).ok_or_else(|| RestError::busy("the session is busy with another run"))?;
+    let running = open.try_begin(&token.grant).ok_or_else(busy)?;
     let pending = match open.session.begin_for(&token.grant) {
         Ok(pending) => pending,
         Err(error) => {
@@ -157,7 +114,7 @@ pub(super) async fn start(
         token: token.id.clone(),
         agent: agent.name.clone(),
         mode: agent.mode.clone(),
-        session: wanted.uuid,
+        session: uuid,
         roots: SessionRoots::of(open.session.context()),
     };
     let run = Arc::new(AgentRun::new(owner, running.cancel().clone()));
@@ -177,6 +134,20 @@ pub(super) async fn start(
     Ok(run)
 }
 
+/// Answers the question of a run. Fails if there is none, the text is no answer to it, or the token must not answer.
+pub(in crate::serve) fn resume(run: &AgentRun, token: &ActiveToken, text: &str) -> Result<(), RunError> {
+    // A token that cannot consent to the calls of its runs cannot do so for another token of its principal.
+    if !run.is_of_token(&token.id) && !token.grant.limits().admits_approval(ApprovalLevel::Ask) {
+        let problem = "your token must not answer questions of another token's run";
+        return Err(RunError::Forbidden(problem.to_owned()));
+    }
+    run.resume(text)
+}
+
+fn busy() -> RunError {
+    RunError::Busy("the session is busy with another run".to_owned())
+}
+
 /// Opens the session of a run.
 struct RunOpening<'a> {
     sessions: Sessions,
@@ -191,7 +162,7 @@ impl RunOpening<'_> {
     }
 
     /// Creates a session in the first root of the token, or in an empty folder.
-    async fn create(&self, uuid: &str, project: Project) -> Result<Arc<SharedSession>, RestError> {
+    async fn create(&self, uuid: &str, project: Project) -> Result<Arc<SharedSession>, RunError> {
         let launcher = self.launcher(project);
         let ports = self.server.open_sessions.ports();
         let roots = self.sessions.default_roots().await?;
@@ -202,11 +173,11 @@ impl RunOpening<'_> {
 
     /// Opens a stored session in the mode of the run. If other clients show the session, the run joins them. The caller
     /// has locked the session. Fails if a turn runs.
-    async fn reopen(&self, id: &str) -> Result<Arc<SharedSession>, RestError> {
+    async fn reopen(&self, id: &str) -> Result<Arc<SharedSession>, RunError> {
         let open_sessions = &self.server.open_sessions;
         if let Some(open) = open_sessions.find_live(id).await {
             if open.is_busy() {
-                return Err(RestError::busy("the session is busy with another run"));
+                return Err(busy());
             }
             if open.session.live().has_others(ViewerId::MAX) {
                 open.session.check_client(&self.server.grant)?;
@@ -214,16 +185,15 @@ impl RunOpening<'_> {
                 let (roots, grant) = (SessionRoots::of(open.session.context()), open.session.sessions().grant());
                 open.reload(load_project(&self.server.projects, &roots.cwd, roots.files, grant).await).await;
                 if !open.session.plan().is_selectable(&self.agent.mode) {
-                    return Err(RestError::forbidden(
-                        "the session is open with a token that does not admit this agent",
-                    ));
+                    let problem = "the session is open with a token that does not admit this agent";
+                    return Err(RunError::Forbidden(problem.to_owned()));
                 }
                 open.session.set_mode(self.agent.mode.clone()).await?;
                 return Ok(open);
             }
         }
         let stored = self.sessions.store().find(id).await?;
-        let stored = stored.ok_or_else(|| RestError::not_found("there is no such session"))?;
+        let stored = stored.ok_or_else(|| RunError::NotFound("there is no such session"))?;
         // A session stays in the folder where it began.
         let project = load_project(&self.server.projects, &stored.cwd, stored.files, &self.server.grant).await;
         let project = project.map_err(|error| project_failure(&error))?;
@@ -308,29 +278,5 @@ impl Drop for TurnGuard {
         self.end_turn(Err(&failure));
         // Does nothing if the run has ended.
         self.run.finish(Err(&failure));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn session(body: &str) -> Option<SessionRequest> {
-        let request: NewRun = serde_json::from_str(body).unwrap();
-        request.session().ok()
-    }
-
-    #[test]
-    fn a_run_names_its_session_by_uuid() {
-        let uuid = "0B9A2C1E-0000-4000-8000-000000000001";
-        let named = |fields: &str| session(&format!(r#"{{"agent_name": "a", "input": [], {fields}}}"#));
-        let lower = uuid.to_lowercase();
-        assert_eq!(named(&format!(r#""session_id": "{uuid}""#)).unwrap().uuid, lower);
-        let brought = named(&format!(r#""session": {{"id": "{uuid}", "history": ["http://x/1"]}}"#)).unwrap();
-        assert_eq!((brought.uuid, brought.has_history), (lower.clone(), true));
-        assert!(parse_uuid(&named(r#""session_id": null"#).unwrap().uuid).is_some(), "a new one");
-        assert!(named(r#""session_id": "other""#).is_none());
-        let other = "0b9a2c1e-0000-4000-8000-000000000002";
-        assert!(named(&format!(r#""session_id": "{uuid}", "session": {{"id": "{other}"}}"#)).is_none());
     }
 }

@@ -1,0 +1,124 @@
+//! Decides which models may be used and where their providers are.
+
+use std::collections::BTreeMap;
+
+use super::LlmError;
+use crate::ids::{ModelRef, NamePattern};
+
+/// The models that an administrator allows. Every list must allow a model. Without lists, all are allowed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModelPolicy {
+    pub providers: Vec<AllowedProviders>,
+    pub models: Vec<AllowedModels>,
+    /// Published prices count before those of the user, who could otherwise lower the cost that is limited.
+    pub fixed_prices: bool,
+}
+
+/// A list of the only providers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedProviders {
+    /// The address of each provider. `None` means its built-in address.
+    pub addresses: BTreeMap<String, Option<String>>,
+    /// The name of the setting, for messages.
+    pub setting: String,
+}
+
+/// A list of the only models.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedModels {
+    /// As `provider:model`; `*` stands for any characters.
+    pub patterns: Vec<String>,
+    /// The name of the setting, for messages.
+    pub setting: String,
+}
+
+impl ModelPolicy {
+    /// Fails if the model or its provider is not allowed. `given` is the address in the config or the environment.
+    /// `complete` returns the whole address; without an argument, the built-in one.
+    pub(super) fn check(
+        &self,
+        name: &ModelRef,
+        given: Option<&str>,
+        complete: impl Fn(Option<&str>) -> String,
+    ) -> Result<(), LlmError> {
+        let ModelRef::Hosted { provider, .. } = name else { return Ok(()) };
+        let unusable = |reason: String| LlmError::Unusable { model: name.to_string(), reason };
+        for AllowedProviders { addresses, setting } in &self.providers {
+            let Some(allowed) = addresses.get(provider) else {
+                return Err(unusable(format!("{setting} does not list the provider `{provider}`")));
+            };
+            let plain = |address: Option<&str>| complete(address).trim_end_matches('/').to_ascii_lowercase();
+            if plain(allowed.as_deref()) != plain(given) {
+                let given = given.unwrap_or("its built-in address");
+                let allowed = allowed.as_deref().unwrap_or("its built-in address");
+                return Err(unusable(format!("{setting} allows `{provider}` only at {allowed}, not at {given}")));
+            }
+        }
+        match self.models.iter().find(|list| !list.admits(name)) {
+            Some(list) => Err(unusable(format!("{} does not list it", list.setting))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl AllowedModels {
+    fn admits(&self, name: &ModelRef) -> bool {
+        // A `*` also stands for the slashes in the names of models.
+        let flat = |text: &str| text.replace('/', ":");
+        let name = flat(&name.to_string());
+        self.patterns.iter().any(|pattern| NamePattern::new(&flat(pattern)).matches(&name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ModelInfo, ModelRegistry, Price};
+    use super::*;
+
+    #[test]
+    fn a_user_cannot_lower_fixed_prices() {
+        let name = ModelRef::from("openai:gpt-4o");
+        let free = Price { input: 0.0, output: 0.0, cached: 0.0 };
+        let facts = ModelInfo { window: None, price: Some(free) };
+        let price = |fixed_prices| {
+            let policy = ModelPolicy { fixed_prices, ..ModelPolicy::default() };
+            let models = ModelRegistry { facts: [(name.clone(), facts)].into(), policy, ..ModelRegistry::default() };
+            models.info(&name, false).price
+        };
+        assert_eq!(price(false), Some(free));
+        assert_eq!(price(true).map(|price| price.input), Some(2.5));
+    }
+
+    #[test]
+    fn every_list_must_allow_the_model() {
+        let providers = |names: &[(&str, Option<&str>)]| AllowedProviders {
+            addresses: names.iter().map(|(name, at)| ((*name).to_owned(), at.map(str::to_owned))).collect(),
+            setting: "providers".to_owned(),
+        };
+        let models = |patterns: &[&str]| AllowedModels {
+            patterns: patterns.iter().map(|pattern| (*pattern).to_owned()).collect(),
+            setting: "models".to_owned(),
+        };
+        let policy = ModelPolicy {
+            providers: vec![providers(&[("openai", None), ("own", Some("http://host/v1")), ("openrouter", None)])],
+            models: vec![models(&["openai:gpt-*", "own:*", "openrouter:*"]), models(&["*"])],
+            fixed_prices: false,
+        };
+        for (model, address, allowed) in [
+            ("openai:gpt-5", None, true),
+            ("openai:o3", None, false),
+            ("openai:gpt-5", Some("https://built-in/v1/"), true),
+            ("openai:gpt-5", Some("http://elsewhere/v1"), false),
+            ("own:any", Some("http://HOST/v1/"), true),
+            ("own:any", Some("http://elsewhere/v1"), false),
+            ("own:any", None, false),
+            ("openrouter:meta/llama", None, true),
+            ("anthropic:claude", None, false),
+            ("offline", None, true),
+        ] {
+            let complete = |address: Option<&str>| address.unwrap_or("https://built-in/v1").to_owned();
+            let checked = policy.check(&ModelRef::from(model), address, complete);
+            assert_eq!(checked.is_ok(), allowed, "{model} {address:?}");
+        }
+    }
+}

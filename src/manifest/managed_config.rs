@@ -1,0 +1,85 @@
+//! Defines the types of a managed file: the limits that an administrator sets. `managed_layer` applies them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::approval::ApprovalLevel;
+use super::budget::BudgetConfig;
+use super::config::SandboxConfig;
+use super::permission::PermissionRule;
+
+/// Settings of an administrator. A key that is left out limits nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "Skein managed settings")]
+pub struct ManagedConfig {
+    /// Format version of this file: 1.
+    pub version: u64,
+    /// The loosest approval level of a session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ApprovalLevel>,
+    /// Which calls are denied or need consent. No other rule overrides these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub permissions: Vec<PermissionRule>,
+    /// Limits of processes, in addition to all others. With `enforce: required`, no command runs without a sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxConfig>,
+    /// The only providers that receive requests. Each has its built-in address, or the one that is stated here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub providers: Option<Vec<ManagedProvider>>,
+    /// The only models, as `provider:model`; `*` stands for any characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<Vec<String>>,
+    /// The only hosts that tools and processes in a sandbox reach: `HOST`, `HOST:PORT`, `*.HOST`, or an address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Vec<String>>,
+    /// The only agents or modes, as `agent`, `agent/mode` or a glob. The orchestrator is always there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agents: Option<Vec<String>>,
+    /// The only services, as names or globs. The services of the orchestrator are always there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub services: Option<Vec<String>>,
+    /// Limits of cost, tokens, model requests and time, in addition to all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<BudgetConfig>,
+}
+
+impl ManagedConfig {
+    /// The keys that set limits.
+    pub const KEYS: [&str; 9] =
+        ["approval", "permissions", "sandbox", "providers", "models", "hosts", "agents", "services", "limits"];
+}
+
+/// A provider that managed settings allow: its name, or a mapping that also states its address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ManagedProvider {
+    Name(String),
+    Addressed(AddressedProvider),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddressedProvider {
+    pub name: String,
+    /// As `https://models.example.com/v1`. No other address of this provider is allowed.
+    #[schemars(regex(pattern = r"^https?://.+$"))]
+    pub base_url: String,
+}
+
+impl ManagedProvider {
+    pub fn name(&self) -> &str {
+        match self {
+            ManagedProvider::Name(name) => name,
+            ManagedProvider::Addressed(provider) => &provider.name,
+        }
+    }
+
+    /// Returns the stated address. `None` means the built-in one.
+    pub fn base_url(&self) -> Option<&str> {
+        match self {
+            ManagedProvider::Name(_) => None,
+            ManagedProvider::Addressed(provider) => Some(&provider.base_url),
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Reads managed settings: limits of an administrator that users, projects, flags and variables cannot loosen.
+//!
+//! Invariant: several managed files apply together, and each of them only narrows what the others leave.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::approval::ApprovalLevel;
+use super::budget::BudgetConfig;
+use super::config::SandboxConfig;
+use super::managed_config::{ManagedConfig, ManagedProvider};
+use super::schema::DocumentKind;
+use super::yaml::{DocumentPath, SourceFile};
+use super::{complete, migrate};
+use crate::diagnostic::{Diagnostic, SourceLocation};
+use crate::ids::{ModeId, NamePattern};
+use crate::sandbox::StatedEnforcement;
+
+/// The agent that only routes and delegates. It is part of Skein and always there.
+const ORCHESTRATOR: &str = "orchestrator";
+
+/// A key of a managed file, for messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManagedSetting {
+    pub key: &'static str,
+    pub place: SourceLocation,
+}
+
+impl ManagedSetting {
+    /// Returns the file and the line.
+    pub fn location(&self) -> String {
+        match &self.place.span {
+            Some(span) => format!("{}:{}", self.place.file, span.line),
+            None => self.place.file.clone(),
+        }
+    }
+}
+
+impl fmt::Display for ManagedSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the managed setting `{}` ({})", self.key, self.location())
+    }
+}
+
+/// A request that a managed setting refuses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ManagedRefusal {
+    #[error("the approval level `{}` is looser than `{}`, which {setting} sets", .level.as_str(), .loosest.as_str())]
+    Approval { level: ApprovalLevel, loosest: ApprovalLevel, setting: ManagedSetting },
+}
+
+/// The text of a managed file. `file` is its displayed path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManagedFile {
+    pub file: String,
+    pub text: String,
+}
+
+/// A managed file whose settings are valid.
+#[derive(Debug)]
+pub struct ManagedEntry {
+    pub config: ManagedConfig,
+    pub source: Arc<SourceFile>,
+    /// `None` if every agent is allowed.
+    agents: Option<Vec<NamePattern>>,
+    /// `None` if every service is allowed.
+    services: Option<Vec<NamePattern>>,
+}
+
+impl ManagedEntry {
+    fn new(config: ManagedConfig, source: Arc<SourceFile>) -> Self {
+        let agent = |name: &String| match name.contains('/') || name == "*" {
+            true => NamePattern::new(name),
+            false => NamePattern::new(&format!("{name}/*")),
+        };
+        let agents = config.agents.as_ref().map(|names| names.iter().map(agent).collect());
+        let services = config.services.as_ref().map(|names| names.iter().map(|name| NamePattern::new(name)).collect());
+        Self { config, source, agents, services }
+    }
+
+    /// Returns the location of a top-level key.
+    pub fn setting(&self, key: &'static str) -> ManagedSetting {
+        ManagedSetting { key, place: self.source.key_place(&DocumentPath::root().key(key)) }
+    }
+
+    fn admits_mode(&self, id: &ModeId) -> bool {
+        let name = id.to_string();
+        self.agents.as_ref().is_none_or(|agents| agents.iter().any(|pattern| pattern.matches(&name)))
+    }
+
+    fn admits_service(&self, name: &str) -> bool {
+        self.services.as_ref().is_none_or(|services| services.iter().any(|pattern| pattern.matches(name)))
+    }
+}
+
+/// The managed files that apply. Empty: nothing is managed.
+#[derive(Debug, Default)]
+pub struct ManagedLayer {
+    entries: Vec<ManagedEntry>,
+}
+
+impl ManagedLayer {
+    /// Reads the files. Reports each one that is invalid, which prevents a plan.
+    pub(super) fn read(files: &[ManagedFile], found: &mut Vec<Diagnostic>) -> Self {
+        let mut entries = Vec::new();
+        for ManagedFile { file, text } in files {
+            let source = SourceFile::new(file.clone(), text.clone());
+            let mut value = match super::yaml::parse(&source) {
+                Ok(value) => value,
+                Err(diagnostic) => {
+                    found.push(*diagnostic);
+                    continue;
+                }
+            };
+            if let Some(object) = value.as_object_mut() {
+                complete::complete_version(object, &source, found);
+                if migrate::check_version(object, &source, found).is_err() {
+                    continue;
+                }
+            }
+            let config = super::read_as(DocumentKind::Managed, value, &source, found);
+            entries.extend(config.map(|config| ManagedEntry::new(config, source)));
+        }
+        Self { entries }
+    }
+
+    pub fn entries(&self) -> &[ManagedEntry] {
+        &self.entries
+    }
+
+    /// Returns the loosest level that is allowed, and the setting. `None` if all levels are allowed.
+    pub fn approval(&self) -> Option<(ApprovalLevel, ManagedSetting)> {
+        let levels = self.entries.iter().filter_map(|entry| Some((entry.config.approval?, entry)));
+        let strictest = levels.reduce(|one, other| if one.0.stricter(other.0) == one.0 { one } else { other });
+        strictest.map(|(level, entry)| (level, entry.setting("approval")))
+    }
+
+    /// Returns the level, or the loosest one that is allowed if the level is looser.
+    #[must_use]
+    pub fn tighten(&self, level: ApprovalLevel) -> ApprovalLevel {
+        self.entries.iter().filter_map(|entry| entry.config.approval).fold(level, ApprovalLevel::stricter)
+    }
+
+    /// Fails if the level is looser than allowed.
+    pub fn check_approval(&self, level: ApprovalLevel) -> Result<(), ManagedRefusal> {
+        match self.approval() {
+            Some((loosest, setting)) if level.stricter(loosest) != level => {
+                Err(ManagedRefusal::Approval { level, loosest, setting })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the sections `sandbox`.
+    pub fn sandbox_configs(&self) -> impl Iterator<Item = &SandboxConfig> {
+        self.entries.iter().filter_map(|entry| entry.config.sandbox.as_ref())
+    }
+
+    /// Returns the setting that forbids commands without a sandbox. `None` if none does.
+    pub fn sandbox_requirement(&self) -> Option<ManagedSetting> {
+        let requires = |entry: &&ManagedEntry| {
+            let sandbox = entry.config.sandbox.as_ref();
+            sandbox.is_some_and(|sandbox| sandbox.all.enforce == Some(StatedEnforcement::Required))
+        };
+        self.entries.iter().find(requires).map(|entry| entry.setting("sandbox"))
+    }
+
+    /// Returns true if some agents or modes are not allowed.
+    pub fn limits_agents(&self) -> bool {
+        self.entries.iter().any(|entry| entry.agents.is_some())
+    }
+
+    /// Returns the setting that does not allow the mode. `None` if all do.
+    pub fn mode_refusal(&self, id: &ModeId) -> Option<ManagedSetting> {
+        if id.agent.as_str() == ORCHESTRATOR {
+            return None;
+        }
+        self.entries.iter().find(|entry| !entry.admits_mode(id)).map(|entry| entry.setting("agents"))
+    }
+
+    /// Returns the setting that does not allow the service. `None` if all do.
+    pub fn service_refusal(&self, name: &str) -> Option<ManagedSetting> {
+        self.entries.iter().find(|entry| !entry.admits_service(name)).map(|entry| entry.setting("services"))
+    }
+
+    /// Returns true if a limit of cost applies.
+    pub fn limits_cost(&self) -> bool {
+        let configs = self.entries.iter().filter_map(|entry| entry.config.limits.as_ref());
+        let costs = |config: &BudgetConfig| {
+            let limits = [config.turn, config.session, config.principal.map(|budget| budget.limits())];
+            limits.into_iter().flatten().any(|limits| limits.cost.is_some())
+        };
+        configs.into_iter().any(costs)
+    }
+
+    /// Returns each list of the only hosts, with its setting.
+    pub fn host_lists(&self) -> impl Iterator<Item = (&[String], ManagedSetting)> {
+        self.entries.iter().filter_map(|entry| Some((entry.config.hosts.as_deref()?, entry.setting("hosts"))))
+    }
+
+    /// Returns each list of the only providers, with its setting.
+    pub fn provider_lists(&self) -> impl Iterator<Item = (&[ManagedProvider], ManagedSetting)> {
+        self.entries.iter().filter_map(|entry| Some((entry.config.providers.as_deref()?, entry.setting("providers"))))
+    }
+
+    /// Returns each list of the only models, with its setting.
+    pub fn model_lists(&self) -> impl Iterator<Item = (&[String], ManagedSetting)> {
+        self.entries.iter().filter_map(|entry| Some((entry.config.models.as_deref()?, entry.setting("models"))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{AgentName, ModeSlug};
+
+    fn layer(texts: &[&str]) -> ManagedLayer {
+        let file = |(at, text): (usize, &&str)| ManagedFile {
+            file: format!("managed{at}.yaml"),
+            text: format!("version: 1\n{text}\n"),
+        };
+        let files: Vec<_> = texts.iter().enumerate().map(file).collect();
+        let mut found = Vec::new();
+        let layer = ManagedLayer::read(&files, &mut found);
+        assert!(found.is_empty(), "{found:?}");
+        layer
+    }
+
+    #[test]
+    fn the_strictest_of_several_files_counts() {
+        let layer = layer(&["approval: smart", "approval: read-only", "approval: ask"]);
+        let (level, setting) = layer.approval().unwrap();
+        assert_eq!((level, setting.location().as_str()), (ApprovalLevel::ReadOnly, "managed1.yaml:2"));
+        for wanted in ApprovalLevel::ALL {
+            let allowed = matches!(wanted, ApprovalLevel::ReadOnly | ApprovalLevel::Deny);
+            assert_eq!(layer.check_approval(wanted).is_ok(), allowed, "{wanted:?}");
+            assert_eq!(layer.tighten(wanted) == wanted, allowed, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn an_agent_alone_stands_for_its_modes() {
+        let layer = layer(&["agents: [coding, goose/planner]", "agents: ['*']"]);
+        for (agent, mode, allowed) in [
+            ("coding", "backend", true),
+            ("goose", "planner", true),
+            ("goose", "assistant", false),
+            ("other", "coding", false),
+            ("orchestrator", "auto", true),
+        ] {
+            let id = ModeId::new(AgentName::new(agent), ModeSlug::new(mode));
+            assert_eq!(layer.mode_refusal(&id).is_none(), allowed, "{id}");
+        }
+    }
+
+    #[test]
+    fn every_file_must_allow_a_service() {
+        let layer = layer(&["services: [developer, 'git*']", "services: ['*'] "]);
+        assert!(layer.service_refusal("developer").is_none() && layer.service_refusal("github").is_none());
+        let setting = layer.service_refusal("memory").unwrap();
+        assert_eq!(setting.to_string(), "the managed setting `services` (managed0.yaml:2)");
+    }
+
+    #[test]
+    fn an_empty_list_allows_nothing() {
+        assert!(layer(&["services: []"]).service_refusal("developer").is_some());
+        assert!(layer(&[""]).service_refusal("developer").is_none());
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error() {
+        let file = ManagedFile { file: "managed.yaml".to_owned(), text: "version: 1\naproval: ask\n".to_owned() };
+        let mut found = Vec::new();
+        assert!(ManagedLayer::read(&[file], &mut found).entries().is_empty());
+        assert!(crate::diagnostic::has_errors(&found), "{found:?}");
+    }
+}

@@ -1,0 +1,167 @@
+//! A client of HTTP APIs that answer with JSON, or with JSON in server-sent events.
+//!
+//! Invariant: requests follow no redirects, so that their headers reach only the address that the caller names. Errors
+//! contain neither the address nor a header.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::redirect::Policy;
+use serde_json::Value;
+
+use super::event_parser::EventParser;
+use super::http_client::client_builder;
+
+/// Maximum size of an answer or an event, in bytes.
+const MAX_ANSWER: usize = 16 << 20;
+/// Maximum size of the text of an error, in bytes.
+const MAX_ERROR: usize = 1000;
+/// How long a server may take to accept a connection.
+const CONNECT_TIME: Duration = Duration::from_secs(30);
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JsonClientError {
+    #[error("`{header}` is not a header name")]
+    HeaderName { header: String },
+    #[error("the value of the header `{header}` is not valid")]
+    HeaderValue { header: String },
+    #[error("no HTTP client can be made: {reason}")]
+    Client { reason: String },
+    #[error("it cannot be reached: {reason}")]
+    Unreachable { reason: String },
+    #[error("it answered with HTTP {status}{}", .text.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
+    Status { status: u16, text: Option<String> },
+    #[error("its answer is not JSON: {reason}")]
+    NotJson { reason: String },
+    #[error("its answer is larger than {} MiB", MAX_ANSWER >> 20)]
+    TooLarge,
+}
+
+/// Sends requests with the same headers.
+#[derive(Debug, Clone)]
+pub struct JsonClient {
+    http: reqwest::Client,
+    headers: HeaderMap,
+}
+
+/// What a server answers.
+#[derive(Debug)]
+pub enum JsonReply {
+    Value(Value),
+    Events(Box<JsonEventReader>),
+}
+
+/// Reads the events of an answer.
+#[derive(Debug)]
+pub struct JsonEventReader {
+    response: reqwest::Response,
+    parser: EventParser,
+}
+
+impl JsonClient {
+    /// Creates a client that sends these headers. Fails if one is not valid.
+    pub fn new(headers: impl IntoIterator<Item = (String, String)>) -> Result<Self, JsonClientError> {
+        let mut all = HeaderMap::new();
+        for (name, value) in headers {
+            let header = HeaderName::try_from(name.as_str());
+            let header = header.map_err(|_| JsonClientError::HeaderName { header: name.clone() })?;
+            let mut value = HeaderValue::try_from(value).map_err(|_| JsonClientError::HeaderValue { header: name })?;
+            value.set_sensitive(true);
+            all.insert(header, value);
+        }
+        let http = client_builder().redirect(Policy::none()).connect_timeout(CONNECT_TIME).build();
+        let http = http.map_err(|error| JsonClientError::Client { reason: reason(error) })?;
+        Ok(Self { http, headers: all })
+    }
+
+    /// Reads a JSON value. The future is boxed, because the compiler cannot follow the types of the HTTP client as part
+    /// of a session's future.
+    pub fn get<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<Value, JsonClientError>> {
+        let request = self.http.get(url).headers(self.headers.clone()).header("accept", "application/json");
+        Box::pin(async move { read_value(send(request).await?).await })
+    }
+
+    /// Sends a JSON value. Boxed for the same reason.
+    pub fn post<'a>(&'a self, url: &'a str, body: &'a Value) -> BoxFuture<'a, Result<JsonReply, JsonClientError>> {
+        Box::pin(self.send_value(url, body))
+    }
+
+    async fn send_value(&self, url: &str, body: &Value) -> Result<JsonReply, JsonClientError> {
+        let request = self.http.post(url).headers(self.headers.clone());
+        let request = request.header(CONTENT_TYPE, "application/json");
+        let request = request.header("accept", "application/json, text/event-stream").body(body.to_string());
+        let response = send(request).await?;
+        let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if kind.starts_with("text/event-stream") {
+            let reader = JsonEventReader { response, parser: EventParser::default() };
+            return Ok(JsonReply::Events(Box::new(reader)));
+        }
+        Ok(JsonReply::Value(read_value(response).await?))
+    }
+}
+
+impl JsonEventReader {
+    /// Returns the next event. `None` at the end of the stream. If the future is dropped, no event is lost.
+    pub fn next_event(&mut self) -> BoxFuture<'_, Result<Option<Value>, JsonClientError>> {
+        Box::pin(async move {
+            loop {
+                if let Some(data) = self.parser.next() {
+                    return parse(data.as_bytes()).map(Some);
+                }
+                if self.parser.len() > MAX_ANSWER {
+                    return Err(JsonClientError::TooLarge);
+                }
+                match self.response.chunk().await.map_err(unreachable)? {
+                    Some(bytes) => self.parser.push(&bytes),
+                    None => return Ok(None),
+                }
+            }
+        })
+    }
+}
+
+async fn send(request: reqwest::RequestBuilder) -> Result<reqwest::Response, JsonClientError> {
+    let response = request.send().await.map_err(unreachable)?;
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let text = read_bytes(response, MAX_ERROR).await.unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).trim().to_owned();
+    Err(JsonClientError::Status { status: status.as_u16(), text: Some(text).filter(|text| !text.is_empty()) })
+}
+
+async fn read_value(response: reqwest::Response) -> Result<Value, JsonClientError> {
+    parse(&read_bytes(response, MAX_ANSWER).await?)
+}
+
+async fn read_bytes(mut response: reqwest::Response, limit: usize) -> Result<Vec<u8>, JsonClientError> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+        bytes.extend_from_slice(&chunk);
+        if bytes.len() > limit {
+            return Err(JsonClientError::TooLarge);
+        }
+    }
+    Ok(bytes)
+}
+
+fn parse(bytes: &[u8]) -> Result<Value, JsonClientError> {
+    serde_json::from_slice(bytes).map_err(|error| JsonClientError::NotJson { reason: error.to_string() })
+}
+
+fn unreachable(error: reqwest::Error) -> JsonClientError {
+    JsonClientError::Unreachable { reason: reason(error) }
+}
+
+/// Returns the innermost reason, which says more than the outer ones. The address may contain a secret.
+fn reason(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut innermost: &dyn std::error::Error = &error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}

@@ -1,0 +1,224 @@
+//! Serves the console: pages for people who see and control agents in a browser.
+//!
+//! Invariant: every page but the login needs a cookie. A POST changes nothing without the CSRF token of its login and
+//! `Sec-Fetch-Site: same-origin`. Only this module reads the cookie, so it opens no other path.
+
+mod approvals_page;
+mod apps_page;
+mod assets;
+mod elicitation_form;
+mod event_stream;
+mod feeds;
+mod form;
+mod graph_page;
+mod health_page;
+mod hub;
+mod layout;
+mod login_page;
+mod logins;
+mod open_session;
+mod requests;
+mod routing_page;
+mod rules_page;
+mod session_actions;
+mod session_list;
+mod session_page;
+mod transcript;
+
+pub use apps_page::{AppGallery, GalleryApp, GalleryError};
+pub use hub::ConsoleHub;
+pub(super) use login_page::lead_to_console;
+pub(super) use logins::LoginTable;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::ServerState;
+use super::checks::{Refusal, read_body};
+use crate::store::StoreError;
+use form::FormFields;
+use layout::ConsoleProblem;
+use logins::{IDLE_TIME, Login, LoginUse};
+
+/// The name of the cookie.
+const COOKIE: &str = "skein_console";
+/// The first page.
+const HOME: &str = "/console/sessions";
+/// The path of the event stream.
+const EVENTS: &str = "/console/events";
+/// Marks requests that a script of an open page makes by itself. They do not keep the login alive.
+const PASSIVE: &str = "x-console-passive";
+/// Marks requests of a script, which shows problems itself.
+const SCRIPT: &str = "x-console-script";
+/// How often logins that are over are removed.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Returns the routes of the console.
+pub(super) fn routes(state: &Arc<ServerState>) -> Router<Arc<ServerState>> {
+    let pages = Router::new()
+        .route("/console", get(login_page::lead_home))
+        .route("/console/logout", post(login_page::log_out))
+        .route("/console/alive", get(event_stream::alive))
+        .route("/console/events", get(event_stream::open))
+        .route("/console/sessions", get(session_list::show).post(session_actions::create))
+        .route("/console/sessions/{id}", get(session_page::show))
+        .route("/console/sessions/{id}/entries", get(session_page::news))
+        .route("/console/sessions/{id}/export", get(session_page::export))
+        .route("/console/sessions/{id}/prompt", post(session_actions::prompt))
+        .route("/console/sessions/{id}/cancel", post(session_actions::cancel))
+        .route("/console/sessions/{id}/settings", post(session_actions::switch))
+        .route("/console/approvals", get(approvals_page::show))
+        .route("/console/approvals/rows", get(approvals_page::list))
+        .route("/console/approvals/{number}", post(approvals_page::answer))
+        .route("/console/graph", get(graph_page::show))
+        .route("/console/graph/states", get(graph_page::states))
+        .route("/console/graph.svg", get(graph_page::drawing))
+        .route("/console/modes/{agent}/{mode}", get(graph_page::mode))
+        .route("/console/routing", get(routing_page::show).post(routing_page::correct))
+        .route("/console/rules", get(rules_page::show))
+        .route("/console/apps", get(apps_page::list))
+        .route("/console/apps/{name}", get(apps_page::show))
+        .route("/console/apps/{name}/page", get(apps_page::frame))
+        .route("/console/health", get(health_page::show))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(state), guard));
+    Router::new()
+        .route("/console/login", get(login_page::show).post(login_page::log_in))
+        .route("/console/login/code", post(login_page::exchange))
+        .route("/console/assets/{name}", get(assets::serve))
+        .merge(pages)
+        .route_layer(middleware::map_response(layout::restrict))
+}
+
+/// Ends logins that were unused for too long, until `stop` is cancelled.
+pub(super) async fn sweep(state: &ServerState, stop: &CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(SWEEP_INTERVAL) => {}
+        }
+        state.logins.sweep(Instant::now());
+        let swept = state.parts.tokens.remove_logins(None, oldest_use()).await;
+        drop(swept.inspect_err(|error| tracing::warn!(%error, "old logins of the console stay in the store")));
+    }
+}
+
+/// The middleware around all pages but the login: checks cookie, limits, origin and CSRF token, and shows problems.
+async fn guard(State(state): State<Arc<ServerState>>, request: Request, next: Next) -> Response {
+    let is_script = request.headers().contains_key(SCRIPT);
+    let mut response = match admit(&state, request).await {
+        Ok(request) => next.run(request).await,
+        Err(response) => response,
+    };
+    match response.extensions_mut().remove::<ConsoleProblem>() {
+        Some(problem) if is_script => problem.to_text(),
+        Some(problem) => problem.to_page(),
+        None => response,
+    }
+}
+
+/// Adds the login and the form of a request to it. Fails with the answer if the request may not pass.
+async fn admit(state: &ServerState, mut request: Request) -> Result<Request, Response> {
+    // A browser adds no header of Skein to a stream.
+    let is_passive = request.headers().contains_key(PASSIVE) || request.uri().path() == EVENTS;
+    let login_use = if is_passive { LoginUse::Passive } else { LoginUse::Active };
+    let cookie = cookie_of(request.headers()).map(str::to_owned);
+    let login = match cookie {
+        Some(cookie) => find_login(state, &cookie, login_use).await,
+        None => None,
+    };
+    let login = login.ok_or_else(|| lead_to_login(&request))?;
+    if let Err(wait) = login.token.grant.count_request(Instant::now()) {
+        let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "the token has made too many requests\n");
+        return Err(refusal.retry_after(wait.as_secs() + 1).into_response());
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        request = check_form(&login, request).await?;
+    }
+    request.extensions_mut().insert(login);
+    Ok(request)
+}
+
+/// Returns the login of a cookie: of this process, or of the server before its restart.
+async fn find_login(state: &ServerState, cookie: &str, login_use: LoginUse) -> Option<Arc<Login>> {
+    let now = Instant::now();
+    let tokens = &state.parts.tokens;
+    let log = |error: &StoreError| tracing::warn!(%error, "logins of the console cannot be stored or read");
+    if let Some(login) = state.logins.find(cookie, login_use, now) {
+        if !login.token.grant.principal().is_local() && state.logins.take_unstored_use(cookie, now) {
+            drop(tokens.touch_login(cookie).await.inspect_err(log));
+        }
+        return Some(login);
+    }
+    let stored = tokens.find_login(cookie, oldest_use()).await.inspect_err(log).ok().flatten()?;
+    let token = state.authenticator.activate_stored(&stored.grant);
+    Some(state.logins.restore(cookie, token, stored.csrf, now))
+}
+
+/// Returns the time before which a login that was not used has ended.
+fn oldest_use() -> Timestamp {
+    Timestamp::now().checked_sub(IDLE_TIME).unwrap_or(Timestamp::MIN)
+}
+
+/// Reads the form of a request that changes something. Fails if another site may have sent it.
+async fn check_form(login: &Login, request: Request) -> Result<Request, Response> {
+    let refused = |text: &str| ConsoleProblem::new(StatusCode::FORBIDDEN, text).into_response();
+    if !is_same_origin(request.headers()) {
+        return Err(refused("This request came from another site, so nothing was changed."));
+    }
+    let (parts, body) = request.into_parts();
+    let body = read_body(body).await.map_err(axum::response::IntoResponse::into_response)?;
+    let form = FormFields::parse(&body);
+    if form.get("csrf") != Some(login.csrf.as_str()) {
+        return Err(refused("This form is of another login, so nothing was changed. Load the page again."));
+    }
+    let mut request = Request::from_parts(parts, axum::body::Body::empty());
+    request.extensions_mut().insert(form);
+    Ok(request)
+}
+
+/// Answers a request without a login: leads a person to the login page and back, and answers a script with 401.
+fn lead_to_login(request: &Request) -> Response {
+    if request.method() != Method::GET || request.headers().contains_key(SCRIPT) {
+        return ConsoleProblem::new(StatusCode::UNAUTHORIZED, "You are no longer logged in.").into_response();
+    }
+    let next = request.uri().path_and_query().map_or(HOME, |path| path.as_str());
+    login_page::see_other(&format!("/console/login?{}", form::query(&[("next", next)])))
+}
+
+/// Returns whether a page of this server sent the request. Browsers send this header, and scripts cannot set it.
+fn is_same_origin(headers: &HeaderMap) -> bool {
+    headers.get("sec-fetch-site").is_some_and(|site| site == "same-origin")
+}
+
+/// Returns the cookie of the login. `None` if there is none, or several.
+fn cookie_of(headers: &HeaderMap) -> Option<&str> {
+    let values = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let pairs = values.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let mut cookies = pairs.filter(|(name, _)| *name == COOKIE).map(|(_, value)| value);
+    cookies.next().filter(|_| cookies.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cookie_is_found_among_others_and_never_guessed() {
+        let cookie = |text: &str| {
+            let headers: HeaderMap = [(header::COOKIE, text.parse().unwrap())].into_iter().collect();
+            cookie_of(&headers).map(str::to_owned)
+        };
+        assert_eq!(cookie("a=1; skein_console=abc; b=2").as_deref(), Some("abc"));
+        assert_eq!(cookie("skein_console=a; skein_console=b"), None);
+        assert_eq!(cookie("xskein_console=a"), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! The open requests of a principal, from all its sessions, and the answers to them.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use maud::{Markup, html};
+
+use super::super::ServerState;
+use super::SCRIPT;
+use super::elicitation_form::inputs;
+use super::form::FormFields;
+use super::layout::{ConsoleProblem, Section, csrf_field, fragment, page};
+use super::login_page::see_other;
+use super::logins::Login;
+use super::requests::{RequestAnswerError, RequestKind, ShownRequest};
+use super::session_list::title_of;
+use super::transcript::{diff, display_text, pretty};
+use crate::clock;
+use crate::tool::ask::{ExternalPermissionRequest, PermissionRequest};
+use crate::tool::command;
+use crate::tool::elicit::{Elicitation, ElicitationKind};
+
+/// Shows all requests.
+pub(super) async fn show(State(state): State<Arc<ServerState>>, Extension(login): Extension<Arc<Login>>) -> Response {
+    let requests = state.parts.console.requests.list(&login.token.grant);
+    let body = html! {
+        h1 { "Approvals" }
+        p class="hint" {
+            "Move the focus to a request with Tab. Then " kbd { "a" } " allows it once and " kbd { "r" }
+            " rejects it, as soon as you could see it for half a second."
+        }
+        p id="no-approvals" class="empty" hidden[!requests.is_empty()] { "No session waits for you." }
+        ul id="approvals" class="rows" { (rows(&login, &requests)) }
+    };
+    page(&login, Section::Approvals, "Approvals", &body)
+}
+
+/// Returns the rows alone, for a page that is open.
+pub(super) async fn list(State(state): State<Arc<ServerState>>, Extension(login): Extension<Arc<Login>>) -> Response {
+    let requests = state.parts.console.requests.list(&login.token.grant);
+    fragment(&rows(&login, &requests))
+}
+
+/// Answers a request. The first answer counts; a later one gets 409 and the answer that counted.
+pub(super) async fn answer(
+    State(state): State<Arc<ServerState>>,
+    Extension(login): Extension<Arc<Login>>,
+    Extension(form): Extension<FormFields>,
+    Path(number): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, ConsoleProblem> {
+    let requests = &state.parts.console.requests;
+    let number = number.parse::<u64>().map_err(|_| RequestAnswerError::Unknown)?;
+    requests.answer(number, &form, &login.token.grant)?;
+    match headers.contains_key(SCRIPT) {
+        true => Ok(StatusCode::NO_CONTENT.into_response()),
+        false => Ok(see_other("/console/approvals")),
+    }
+}
+
+impl From<RequestAnswerError> for ConsoleProblem {
+    fn from(error: RequestAnswerError) -> Self {
+        let status = match error {
+            RequestAnswerError::Unknown => StatusCode::NOT_FOUND,
+            RequestAnswerError::Closed(_) => StatusCode::CONFLICT,
+            RequestAnswerError::Unfit => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+fn rows(login: &Login, requests: &[ShownRequest]) -> Markup {
+    html! { @for request in requests { (row(login, request)) } }
+}
+
+fn row(login: &Login, request: &ShownRequest) -> Markup {
+    let state = if request.answer.is_some() { "closed" } else { "open" };
+    let (title, details) = match &request.kind {
+        RequestKind::Permission(permission) => (permission_title(permission), permission_details(permission)),
+        RequestKind::Choice(choice) => (choice_title(choice), choice_details(choice)),
+        RequestKind::Elicitation(question) => {
+            (display_text(&format!("{} asks you", question.by)), elicitation_details(question))
+        }
+    };
+    let source = &request.source;
+    html! {
+        li data-request=(request.number) data-state=(state) tabindex="0" aria-label=(title) {
+            strong { (title) }
+            div class="meta" {
+                a href={ "/console/sessions/" (source.session) } { (title_of(source.title.as_deref())) }
+                " · " (source.mode.to_string()) " · " (display_text(&source.folder.to_string_lossy())) " · "
+                time datetime=(clock::iso(request.asked_at)) { (clock::ago(request.asked_at)) }
+            }
+            (details)
+            p class="meta" { "Sandbox of commands: " (display_text(&source.sandbox)) }
+            p class="problem" role="alert" hidden {}
+            @match &request.answer {
+                Some(answer) => { p class="meta" { "Closed: " (display_text(answer)) "." } }
+                None => { (answers(login, request)) }
+            }
+        }
+    }
+}
+
+fn answers(login: &Login, request: &ShownRequest) -> Markup {
+    html! {
+        form method="post" action={ "/console/approvals/" (request.number) } class="row" {
+            (csrf_field(login))
+            @match &request.kind {
+                RequestKind::Permission(permission) => {
+                    button type="submit" name="answer" value="allow" { "Allow once" }
+                    @if permission.protected.is_none() {
+                        button type="submit" name="answer" value="allow-always" class="quiet" { "Always allow" }
+                    }
+                    button type="submit" name="answer" value="reject" class="reject" { "Reject" }
+                    button type="submit" name="answer" value="reject-always" class="quiet" { "Always reject" }
+                }
+                RequestKind::Elicitation(question) => {
+                    @if let ElicitationKind::Fields(schema) = &question.kind { (inputs(schema)) }
+                    button type="submit" name="answer" value="accept" { "Done" }
+                    button type="submit" name="answer" value="decline" class="reject" formnovalidate { "Decline" }
+                }
+                RequestKind::Choice(choice) => {
+                    @for option in &choice.options {
+                        button type="submit" name="answer" value={ "option:" (option.id) } class=(option_class(option.allows)) {
+                            (display_text(&option.name))
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn option_class(allows: bool) -> &'static str {
+    if allows { "allow" } else { "reject" }
+}
+
+fn permission_title(request: &PermissionRequest) -> String {
+    if let Some(title) = request.sandbox_title() {
+        return format!("The sandbox asks: {}", display_text(title));
+    }
+    let caller = request.by.as_deref().unwrap_or("The agent");
+    let services = request.calling_services().map(|services| format!(" for {services}")).unwrap_or_default();
+    display_text(&format!("{caller} wants to call {}{services}", request.tool))
+}
+
+/// Describes a call in full: command, file, diff, host and what an answer with "always" covers.
+fn permission_details(request: &PermissionRequest) -> Markup {
+    let line = command(&request.arguments);
+    let covers = match &request.protected {
+        Some(protected) => format!("{protected}. Consent covers this call only."),
+        None => format!("An answer with “always” covers {} in this session.", request.always),
+    };
+    html! {
+        @if let Some(title) = request.title.as_deref().filter(|_| request.sandbox_title().is_none()) {
+            p { (display_text(title)) }
+        }
+        @if let Some(line) = line { pre tabindex="0" class="command" { (display_text(line)) } }
+        @if let Some(target) = &request.target { p { "File: " code { (display_text(&target.to_string())) } } }
+        @if let Some(host) = request.always.host() { p { "Host: " code { (display_text(host)) } } }
+        @if let Some(change) = &request.change {
+            (diff(&change.path.to_string_lossy(), change.before.as_deref().unwrap_or_default(), &change.after))
+        }
+        details {
+            summary { "Arguments" }
+            pre tabindex="0" { (pretty(&serde_json::Value::Object(request.arguments.clone()))) }
+        }
+        p class="meta" { (display_text(&covers)) }
+    }
+}
+
+fn elicitation_details(question: &Elicitation) -> Markup {
+    html! {
+        p class="said" { (display_text(&question.message)) }
+        @if let ElicitationKind::Page { url, .. } = &question.kind {
+            p { "Open this page: " a href=(url) target="_blank" rel="noopener noreferrer" { (display_text(url)) } }
+        }
+    }
+}
+
+fn choice_title(request: &ExternalPermissionRequest) -> String {
+    display_text(&format!("{} asks: {}", request.by, request.title))
+}
+
+fn choice_details(request: &ExternalPermissionRequest) -> Markup {
+    html! {
+        @if let Some(input) = &request.input {
+            details open {
+                summary { "Arguments" }
+                pre tabindex="0" { (pretty(input)) }
+            }
+        }
+    }
+}

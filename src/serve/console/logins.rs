@@ -1,0 +1,247 @@
+//! Keeps the logins of browsers: their cookies, the one-time codes of `skein console`, and failed attempts.
+//!
+//! Invariant: a code works once and for 60 seconds. A cookie ends with its token, at the log-out, and after an hour
+//! without use.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use super::super::authenticator::ActiveToken;
+
+/// How long a code works.
+const CODE_TIME: Duration = Duration::from_secs(60);
+/// How long a cookie works without a request.
+pub(super) const IDLE_TIME: Duration = Duration::from_secs(60 * 60);
+/// How often the use of a cookie is stored.
+const STORE_INTERVAL: Duration = Duration::from_secs(60);
+/// The time over which failed attempts are counted.
+const ATTEMPT_WINDOW: Duration = Duration::from_secs(60);
+/// Failed attempts of one address in that time. Further ones are refused unread.
+const MAX_ATTEMPTS: usize = 5;
+/// Logins at once. The one that was unused for the longest time makes room for a new one.
+const MAX_LOGINS: usize = 1_000;
+/// Random bytes of a cookie, a code and a CSRF token.
+const SECRET_BYTES: usize = 32;
+
+/// The login of one browser.
+#[derive(Debug)]
+pub(in crate::serve) struct Login {
+    pub(in crate::serve) token: Arc<ActiveToken>,
+    /// Each POST repeats it, so that no other site can send one.
+    pub(super) csrf: String,
+    /// Cancelled when the login ends. Event streams of the browser end with it.
+    pub(super) ended: CancellationToken,
+}
+
+/// Whether a request keeps its login alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LoginUse {
+    /// A person acts.
+    Active,
+    /// A script of an open page asks by itself.
+    Passive,
+}
+
+/// The logins of this process. Those with a token are also in the store, and outlast a restart.
+#[derive(Debug, Default)]
+pub(in crate::serve) struct LoginTable {
+    state: Mutex<LoginRecords>,
+}
+
+#[derive(Debug, Default)]
+struct LoginRecords {
+    /// By the cookie.
+    logins: HashMap<String, KnownLogin>,
+    /// The codes that were not used yet, with the times of their creation.
+    codes: HashMap<String, Instant>,
+    /// The times of the failed attempts of each address, oldest first.
+    attempts: HashMap<IpAddr, VecDeque<Instant>>,
+}
+
+#[derive(Debug)]
+struct KnownLogin {
+    login: Arc<Login>,
+    used: Instant,
+    /// When the store last learned of its use.
+    stored: Instant,
+}
+
+impl KnownLogin {
+    fn is_over(&self, now: Instant) -> bool {
+        self.login.token.ended.is_cancelled() || now.duration_since(self.used) >= IDLE_TIME
+    }
+}
+
+impl LoginTable {
+    /// Returns a new one-time code. Fails if the system gives no random numbers.
+    pub(in crate::serve) fn create_code(&self, now: Instant) -> Result<String, getrandom::Error> {
+        let code = random_secret()?;
+        let mut state = self.state();
+        state.codes.retain(|_, created| now.duration_since(*created) < CODE_TIME);
+        state.codes.insert(code.clone(), now);
+        Ok(code)
+    }
+
+    /// Uses a code up. Returns false if it is unknown, used or too old.
+    pub(super) fn take_code(&self, code: &str, now: Instant) -> bool {
+        self.state().codes.remove(code).is_some_and(|created| now.duration_since(created) < CODE_TIME)
+    }
+
+    /// Adds a login with a new cookie and returns both. Fails if the system gives no random numbers.
+    pub(super) fn add(&self, token: Arc<ActiveToken>, now: Instant) -> Result<(String, Arc<Login>), getrandom::Error> {
+        let (cookie, csrf) = (random_secret()?, random_secret()?);
+        let login = self.restore(&cookie, token, csrf, now);
+        Ok((cookie, login))
+    }
+
+    /// Adds the login of a cookie that is known already.
+    pub(super) fn restore(&self, cookie: &str, token: Arc<ActiveToken>, csrf: String, now: Instant) -> Arc<Login> {
+        let login = Arc::new(Login { token, csrf, ended: CancellationToken::new() });
+        let mut state = self.state();
+        state.remove_ended(now);
+        if state.logins.len() >= MAX_LOGINS {
+            let oldest = state.logins.iter().min_by_key(|(_, known)| known.used).map(|(cookie, _)| cookie.clone());
+            oldest.iter().for_each(|cookie| state.remove(cookie));
+        }
+        // Two requests may restore one login at once: the first one stays.
+        let new = KnownLogin { login, used: now, stored: now };
+        Arc::clone(&state.logins.entry(cookie.to_owned()).or_insert(new).login)
+    }
+
+    /// Returns true if the store should learn now that the cookie is used.
+    pub(super) fn take_unstored_use(&self, cookie: &str, now: Instant) -> bool {
+        let mut state = self.state();
+        let known =
+            state.logins.get_mut(cookie).filter(|known| known.used.duration_since(known.stored) >= STORE_INTERVAL);
+        known.map(|known| known.stored = now).is_some()
+    }
+
+    /// Returns the login of a cookie. `None` if there is none, or it has ended.
+    pub(super) fn find(&self, cookie: &str, login_use: LoginUse, now: Instant) -> Option<Arc<Login>> {
+        let mut state = self.state();
+        let known = state.logins.get_mut(cookie)?;
+        if known.is_over(now) {
+            state.remove(cookie);
+            return None;
+        }
+        if login_use == LoginUse::Active {
+            known.used = now;
+        }
+        Some(Arc::clone(&known.login))
+    }
+
+    /// Ends a login.
+    pub(super) fn remove(&self, cookie: &str) {
+        self.state().remove(cookie);
+    }
+
+    /// Ends the logins that are over, so that their event streams end too.
+    pub(super) fn sweep(&self, now: Instant) {
+        self.state().remove_ended(now);
+    }
+
+    /// Counts a failed attempt.
+    pub(super) fn count_failure(&self, peer: IpAddr, now: Instant) {
+        let mut state = self.state();
+        state.attempts.retain(|_, times| times.back().is_some_and(|last| now.duration_since(*last) < ATTEMPT_WINDOW));
+        state.attempts.entry(peer).or_default().push_back(now);
+    }
+
+    /// Returns how long this address must wait before its next attempt. `None` if it need not wait.
+    pub(super) fn wait_time(&self, peer: IpAddr, now: Instant) -> Option<Duration> {
+        let mut state = self.state();
+        let times = state.attempts.get_mut(&peer)?;
+        times.retain(|time| now.duration_since(*time) < ATTEMPT_WINDOW);
+        let first = times.front().filter(|_| times.len() >= MAX_ATTEMPTS)?;
+        Some(ATTEMPT_WINDOW.saturating_sub(now.duration_since(*first)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, LoginRecords> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LoginRecords {
+    fn remove(&mut self, cookie: &str) {
+        if let Some(known) = self.logins.remove(cookie) {
+            known.login.ended.cancel();
+        }
+    }
+
+    fn remove_ended(&mut self, now: Instant) {
+        self.logins.retain(|_, known| {
+            let is_over = known.is_over(now);
+            if is_over {
+                known.login.ended.cancel();
+            }
+            !is_over
+        });
+    }
+}
+
+/// Returns 256 random bits in hexadecimal.
+fn random_secret() -> Result<String, getrandom::Error> {
+    let mut bytes = [0_u8; SECRET_BYTES];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn a_code_works_once_and_for_a_minute() {
+        let (table, now) = (LoginTable::default(), Instant::now());
+        let code = table.create_code(now).unwrap();
+        assert!(!table.take_code("other", now));
+        assert!(table.take_code(&code, now + Duration::from_secs(59)));
+        assert!(!table.take_code(&code, now), "used twice");
+        let late = table.create_code(now).unwrap();
+        assert!(!table.take_code(&late, now + CODE_TIME));
+    }
+
+    #[test]
+    fn a_cookie_ends_after_an_hour_without_use() {
+        let (table, now) = (LoginTable::default(), Instant::now());
+        let cookie = table.add(Arc::new(ActiveToken::local()), now).unwrap().0;
+        let half = IDLE_TIME / 2;
+        let login = table.find(&cookie, LoginUse::Active, now + half).unwrap();
+        assert!(table.find(&cookie, LoginUse::Passive, now + half * 2).is_some());
+        assert!(!login.ended.is_cancelled());
+        assert!(table.find(&cookie, LoginUse::Active, now + half * 3).is_none(), "a passive request does not count");
+        assert!(login.ended.is_cancelled());
+    }
+
+    #[test]
+    fn a_cookie_ends_with_its_token_and_at_the_log_out() {
+        let (table, now) = (LoginTable::default(), Instant::now());
+        let token = Arc::new(ActiveToken::local());
+        let cookies = [0, 1].map(|_| table.add(Arc::clone(&token), now).unwrap().0);
+        table.remove(&cookies[0]);
+        assert!(table.find(&cookies[0], LoginUse::Active, now).is_none());
+        let login = table.find(&cookies[1], LoginUse::Active, now).unwrap();
+        token.ended.cancel();
+        table.sweep(now);
+        assert!(login.ended.is_cancelled() && table.find(&cookies[1], LoginUse::Active, now).is_none());
+    }
+
+    #[test]
+    fn five_failures_a_minute_make_an_address_wait() {
+        let (table, now) = (LoginTable::default(), Instant::now());
+        for second in 0..5 {
+            assert_eq!(table.wait_time(PEER, now + Duration::from_secs(second)), None);
+            table.count_failure(PEER, now + Duration::from_secs(second));
+        }
+        assert_eq!(table.wait_time(PEER, now + Duration::from_secs(10)), Some(Duration::from_secs(50)));
+        let other = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+        assert_eq!(table.wait_time(other, now + Duration::from_secs(10)), None);
+        assert_eq!(table.wait_time(PEER, now + ATTEMPT_WINDOW), None);
+    }
+}

@@ -1,0 +1,267 @@
+//! The list of sessions: full-text search, filters by mode and state, and the form for a new session.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{RawQuery, State};
+use axum::response::Response;
+use maud::{Markup, html};
+
+use super::super::ServerState;
+use super::form::{FormFields, query};
+use super::layout::{ConsoleProblem, Section, csrf_field, page};
+use super::logins::Login;
+use super::open_session::{ConsoleSessions, home_folder, home_project};
+use super::transcript::display_text;
+use crate::clock;
+use crate::graph::Plan;
+use crate::ids::ModeId;
+use crate::project::Project;
+use crate::store::{Cursor, FolderFilter, ListFilter, SearchHit, StoredSession};
+
+/// Sessions or matches on one page.
+const PAGE: usize = 50;
+/// Entries that a page of the transcript shows after a match.
+const AFTER_MATCH: u64 = 50;
+
+/// What a session does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SessionState {
+    Running,
+    /// It has an open request.
+    Waiting,
+    Idle,
+}
+
+impl SessionState {
+    const ALL: [Self; 3] = [Self::Running, Self::Waiting, Self::Idle];
+
+    /// Returns what a session does now.
+    pub(super) fn of(state: &ServerState, id: &str) -> Self {
+        let is_busy = state.parts.open_sessions.find(id).is_some_and(|open| open.is_busy());
+        match (is_busy, state.parts.console.requests.is_waiting(id)) {
+            (_, true) => Self::Waiting,
+            (true, false) => Self::Running,
+            (false, false) => Self::Idle,
+        }
+    }
+
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// What the person looks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct ListQuery {
+    words: String,
+    mode: String,
+    state: String,
+    after: Option<Cursor>,
+}
+
+impl ListQuery {
+    fn parse(text: &str) -> Self {
+        let fields = FormFields::parse(text.as_bytes());
+        let field = |name: &str| fields.text(name).unwrap_or_default().to_owned();
+        let after = field("after");
+        let after = after
+            .split_once('-')
+            .and_then(|(time, id)| Some(Cursor { updated_at: time.parse().ok()?, id: id.to_owned() }));
+        Self { words: field("q"), mode: field("mode"), state: field("state"), after }
+    }
+
+    fn state_filter(&self) -> Option<SessionState> {
+        SessionState::ALL.into_iter().find(|state| state.label() == self.state)
+    }
+}
+
+/// Shows the list.
+pub(super) async fn show(
+    State(state): State<Arc<ServerState>>,
+    Extension(login): Extension<Arc<Login>>,
+    RawQuery(text): RawQuery,
+) -> Result<Response, ConsoleProblem> {
+    let wanted = ListQuery::parse(text.as_deref().unwrap_or_default());
+    let sessions = ConsoleSessions::of(&state, &login.token).await?;
+    let project = home_project(&state, &login.token).await?;
+    let found = match wanted.words.is_empty() {
+        true => list(&state, &sessions, &wanted).await?,
+        false => search(&sessions, &wanted).await?,
+    };
+    let body = html! {
+        h1 { "Sessions" }
+        (new_session(&state, &login, &project))
+        (filters(&wanted, project.broker.plan()))
+        (found)
+    };
+    Ok(page(&login, Section::Sessions, "Sessions", &body))
+}
+
+async fn list(state: &ServerState, sessions: &ConsoleSessions, wanted: &ListQuery) -> Result<Markup, ConsoleProblem> {
+    let mode = (!wanted.mode.is_empty()).then(|| wanted.mode.clone());
+    let wanted_state = wanted.state_filter();
+    let (found, next) = match wanted_state {
+        Some(SessionState::Running | SessionState::Waiting) => {
+            let mut found = Vec::new();
+            for open in state.parts.open_sessions.busy_sessions() {
+                found.extend(sessions.store().find(open.session.id()).await?);
+            }
+            let is_wanted = |session: &StoredSession| {
+                mode.as_ref().is_none_or(|mode| *mode == mode_of(session)) && session.parent.is_none()
+            };
+            found.retain(is_wanted);
+            found.sort_by_key(|session| std::cmp::Reverse(session.updated_at));
+            (found, None)
+        }
+        Some(SessionState::Idle) | None => {
+            let after = wanted.after.clone();
+            let filter = ListFilter { mode, after, limit: Some(PAGE + 1), ..ListFilter::default() };
+            let mut found = sessions.store().list(filter).await?;
+            let has_more = found.len() > PAGE;
+            found.truncate(PAGE);
+            let next = found.last().filter(|_| has_more).map(|last| format!("{}-{}", last.updated_at, last.id));
+            (found, next)
+        }
+    };
+    let rows: Vec<_> = found.iter().map(|session| (session, SessionState::of(state, &session.id))).collect();
+    let rows: Vec<_> = rows.into_iter().filter(|(_, is)| wanted_state.is_none_or(|wanted| wanted == *is)).collect();
+    let next = next.map(|after| query(&[("mode", &wanted.mode), ("state", &wanted.state), ("after", &after)]));
+    Ok(html! {
+        @if rows.is_empty() { p class="empty" { "No session matches." } }
+        ul class="rows" {
+            @for (session, is) in &rows { (session_row(session, *is)) }
+        }
+        @if let Some(next) = next {
+            p { a href={ "/console/sessions?" (next) } { "Older sessions" } }
+        }
+    })
+}
+
+fn session_row(session: &StoredSession, state: SessionState) -> Markup {
+    html! {
+        li {
+            a href={ "/console/sessions/" (session.id) } { (title_of(session.title.as_deref())) }
+            " "
+            span class={ "state " (state.label()) } { (state.label()) }
+            div class="meta" {
+                (mode_of(session)) " · " (display_text(&session.cwd.to_string_lossy())) " · "
+                time datetime=(clock::iso(session.updated_at)) { (clock::ago(session.updated_at)) }
+                " · " (session.spent.input + session.spent.output) " tokens"
+                @if let Some(cost) = session.spent.cost { " · $" (format!("{cost:.4}")) }
+            }
+        }
+    }
+}
+
+async fn search(sessions: &ConsoleSessions, wanted: &ListQuery) -> Result<Markup, ConsoleProblem> {
+    let hits = sessions.store().search(&wanted.words, FolderFilter::Anywhere, PAGE).await?;
+    Ok(html! {
+        h2 { "Messages with “" (display_text(&wanted.words)) "”" }
+        @if hits.is_empty() { p class="empty" { "No message has these words." } }
+        ul class="rows" {
+            @for hit in &hits { (hit_row(hit)) }
+        }
+    })
+}
+
+fn hit_row(hit: &SearchHit) -> Markup {
+    // The page shows the match and what follows it.
+    let before = (hit.seq + AFTER_MATCH).to_string();
+    let link = format!("/console/sessions/{}?{}#e{}", hit.session, query(&[("before", &before)]), hit.seq);
+    html! {
+        li {
+            a href=(link) { (title_of(hit.title.as_deref())) }
+            p class="said" { (display_text(&hit.snippet)) }
+            div class="meta" { time datetime=(clock::iso(hit.at)) { (clock::ago(hit.at)) } }
+        }
+    }
+}
+
+fn filters(wanted: &ListQuery, plan: &Plan) -> Markup {
+    html! {
+        form method="get" action="/console/sessions" class="row" role="search" {
+            label class="grow" { "Search all messages" input type="search" name="q" value=(wanted.words); }
+            label { "Mode"
+                select name="mode" {
+                    option value="" { "all modes" }
+                    (mode_options(plan, &wanted.mode))
+                }
+            }
+            label { "State"
+                select name="state" {
+                    option value="" { "all states" }
+                    @for state in SessionState::ALL {
+                        option value=(state.label()) selected[state.label() == wanted.state] { (state.label()) }
+                    }
+                }
+            }
+            button type="submit" { "Show" }
+        }
+    }
+}
+
+/// Returns an option for each mode that the login reaches.
+pub(super) fn mode_options(plan: &Plan, chosen: &str) -> Markup {
+    let modes = plan.selectable_modes().flat_map(|(agent, modes)| {
+        modes.into_iter().map(|entry| ModeId::new(agent.manifest.name.clone(), entry.mode.slug.clone()).to_string())
+    });
+    html! {
+        @for mode in modes.collect::<Vec<_>>() {
+            option value=(mode) selected[mode == chosen] { (mode) }
+        }
+    }
+}
+
+fn new_session(state: &ServerState, login: &Login, project: &Project) -> Markup {
+    let plan = project.broker.plan();
+    let default = project.mode.select_or_first(plan).map(|mode| mode.to_string()).unwrap_or_default();
+    let folder = home_folder(state, &login.token);
+    html! {
+        details class="panel" {
+            summary { "New session" }
+            form method="post" action="/console/sessions" class="stack" data-stay {
+                (csrf_field(login))
+                p class="problem" role="alert" hidden {}
+                div class="row" {
+                    label { "Mode" select name="mode" { (mode_options(plan, &default)) } }
+                    @if let Some(folder) = folder {
+                        label class="grow" { "Folder" input name="folder" value=(folder.to_string_lossy()) required; }
+                    } @else {
+                        p class="hint" { "Your token has no folder. The session works in an empty one." }
+                    }
+                }
+                label { "Prompt" textarea name="prompt" data-draft="new" required {} }
+                button type="submit" { "Open session" }
+            }
+        }
+    }
+}
+
+/// Returns the title of a session for people.
+pub(super) fn title_of(title: Option<&str>) -> String {
+    title.map(display_text).filter(|title| !title.trim().is_empty()).unwrap_or_else(|| "Untitled session".to_owned())
+}
+
+/// Returns the mode of a stored session, as `agent/mode`.
+pub(super) fn mode_of(session: &StoredSession) -> String {
+    format!("{}/{}", session.agent, session.mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_names_words_filters_and_a_position() {
+        let wanted = ListQuery::parse("q=a+b&mode=coding%2Fqa&state=running&after=17-abc");
+        assert_eq!((wanted.words.as_str(), wanted.mode.as_str()), ("a b", "coding/qa"));
+        assert_eq!(wanted.state_filter(), Some(SessionState::Running));
+        assert_eq!(wanted.after, Some(Cursor { updated_at: 17, id: "abc".to_owned() }));
+        assert_eq!(ListQuery::parse("after=x-y&state=odd").state_filter(), None);
+    }
+}

@@ -1,0 +1,103 @@
+//! Stores the logins of browsers with a token, so that they outlast a restart of the server.
+//!
+//! Invariant: the store has the SHA-256 of a cookie, never the cookie.
+
+use jiff::Timestamp;
+use rusqlite::{OptionalExtension as _, params};
+
+use super::{TokenState, TokenStore, find, hash};
+use crate::principal::TokenGrant;
+use crate::store::StoreError;
+
+/// A login of a browser.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrowserLogin {
+    pub grant: TokenGrant,
+    /// The token that each form of the browser repeats.
+    pub csrf: String,
+}
+
+impl TokenStore {
+    /// Stores the login of a cookie with the token `id`, used just now.
+    pub async fn put_login(&self, cookie: &str, id: &str, csrf: &str) -> Result<(), StoreError> {
+        let (cookie, id, csrf) = (hash(cookie), id.to_owned(), csrf.to_owned());
+        self.work(move |connection| {
+            let insert = "INSERT OR REPLACE INTO login (hash, token, csrf, used_at) VALUES (?1, ?2, ?3, ?4)";
+            connection.execute(insert, params![cookie, id, csrf, Timestamp::now().as_millisecond()])
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Notes that a cookie was used just now.
+    pub async fn touch_login(&self, cookie: &str) -> Result<(), StoreError> {
+        let cookie = hash(cookie);
+        self.work(move |connection| {
+            let update = "UPDATE login SET used_at = ?2 WHERE hash = ?1";
+            connection.execute(update, params![cookie, Timestamp::now().as_millisecond()])
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Returns the login of a cookie. `None` if there is none, it was last used before `oldest`, or its token has ended.
+    pub async fn find_login(&self, cookie: &str, oldest: Timestamp) -> Result<Option<BrowserLogin>, StoreError> {
+        let cookie = hash(cookie);
+        self.work(move |connection| {
+            let select = "SELECT token, csrf FROM login WHERE hash = ?1 AND used_at > ?2";
+            let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
+            let mut statement = connection.prepare_cached(select)?;
+            let found = statement.query_row(params![cookie, oldest.as_millisecond()], row).optional()?;
+            let Some((id, csrf)) = found else { return Ok(None) };
+            let token = find(connection, &id)?.and_then(|(stored, _)| stored);
+            let active = token.filter(|token| token.state == TokenState::Active);
+            Ok(active.map(|token| BrowserLogin { grant: token.grant, csrf }))
+        })
+        .await
+    }
+
+    /// Removes the login of a cookie, and all that were last used before `oldest`.
+    pub async fn remove_logins(&self, cookie: Option<&str>, oldest: Timestamp) -> Result<(), StoreError> {
+        let cookie = cookie.map(hash);
+        self.work(move |connection| {
+            let delete = "DELETE FROM login WHERE hash = ?1 OR used_at <= ?2";
+            connection.execute(delete, params![cookie, oldest.as_millisecond()])
+        })
+        .await
+        .map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::super::NewToken;
+    use super::*;
+    use crate::principal::{Principal, TokenLimits};
+
+    #[tokio::test]
+    async fn a_login_lasts_until_it_is_removed_unused_or_its_token_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokens = TokenStore::open(folder.path()).unwrap();
+        let principal = Principal::new("ana").unwrap();
+        let new = NewToken { principal, limits: TokenLimits::default(), expires: None };
+        let token = tokens.create(new).await.unwrap();
+        for cookie in ["one", "two"] {
+            tokens.put_login(cookie, &token.id, "csrf").await.unwrap();
+        }
+        drop(tokens);
+        let tokens = TokenStore::open(folder.path()).unwrap();
+        let (past, future) = (Timestamp::UNIX_EPOCH, Timestamp::now() + SignedDuration::from_secs(60));
+        let found = tokens.find_login("one", past).await.unwrap().unwrap();
+        assert_eq!((found.grant.principal.name(), found.csrf.as_str()), ("ana", "csrf"));
+        assert_eq!(tokens.find_login("one", future).await.unwrap(), None, "not used since");
+        assert_eq!(tokens.find_login("other", past).await.unwrap(), None);
+        tokens.touch_login("two").await.unwrap();
+        tokens.remove_logins(Some("one"), past).await.unwrap();
+        assert_eq!(tokens.find_login("one", past).await.unwrap(), None);
+        assert!(tokens.find_login("two", past).await.unwrap().is_some());
+        tokens.revoke(&token.id).await.unwrap();
+        assert_eq!(tokens.find_login("two", past).await.unwrap(), None);
+    }
+}

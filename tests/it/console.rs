@@ -1,0 +1,375 @@
+//! The console of `skein serve` on the wire: who gets in, what a request must show, and whose data it reaches.
+
+use crate::support::Sandbox;
+use crate::support::model::{Answer, ScriptedModel, asked, has_result};
+use crate::support::serve::{HttpAnswer, Server, eventually, token};
+
+const SAME_SITE: (&str, &str) = ("sec-fetch-site", "same-origin");
+const SCRIPT: (&str, &str) = ("x-console-script", "1");
+
+/// A browser that is logged in.
+struct Browser<'a> {
+    server: &'a Server,
+    cookie: String,
+    csrf: String,
+}
+
+impl<'a> Browser<'a> {
+    fn log_in(server: &'a Server, token: &str) -> Self {
+        let answer = post_login(server, token);
+        assert_eq!(answer.status, 303, "{answer:?}");
+        let cookie = answer.header("set-cookie").expect("a cookie").split(';').next().unwrap().to_owned();
+        let mut browser = Self { server, cookie, csrf: String::new() };
+        let page = browser.get("/console/sessions");
+        assert_eq!(page.status, 200, "{page:?}");
+        let csrf = page.body.split("name=\"csrf-token\" content=\"").nth(1).and_then(|rest| rest.split('"').next());
+        csrf.expect("a CSRF token").clone_into(&mut browser.csrf);
+        browser
+    }
+
+    fn get(&self, path: &str) -> HttpAnswer {
+        self.server.request("GET", path, &[("cookie", &self.cookie)], "")
+    }
+
+    /// Posts a form as a script of a page does.
+    fn post(&self, path: &str, fields: &[(&str, &str)]) -> HttpAnswer {
+        let form = form(&[fields, &[("csrf", self.csrf.as_str())]].concat());
+        self.server.request("POST", path, &[("cookie", &self.cookie), SAME_SITE, SCRIPT], &form)
+    }
+
+    /// Opens a session; its path.
+    fn open_session(&self, sandbox: &Sandbox, prompt: &str) -> String {
+        let folder = sandbox.path("project").to_string_lossy().into_owned();
+        let fields = [("mode", "goose/assistant"), ("folder", folder.as_str()), ("prompt", prompt)];
+        let answer = self.post("/console/sessions", &fields);
+        assert_eq!(answer.status, 204, "{answer:?}");
+        answer.header("x-console-next").expect("the page of the session").to_owned()
+    }
+}
+
+fn form(fields: &[(&str, &str)]) -> String {
+    url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
+}
+
+fn post_login(server: &Server, token: &str) -> HttpAnswer {
+    server.request("POST", "/console/login", &[SAME_SITE], &form(&[("token", token), ("next", "/console/graph")]))
+}
+
+fn start(sandbox: &Sandbox, model: &ScriptedModel) -> Server {
+    Server::launch(model.offered_to(sandbox.command(&["serve", "--listen", "127.0.0.1:0"])))
+}
+
+fn echo() -> ScriptedModel {
+    ScriptedModel::new(|request| Answer::Says(vec!["You said ".to_owned(), asked(request)]))
+}
+
+/// Asks to write a file, and then says so.
+fn writer() -> ScriptedModel {
+    ScriptedModel::new(|request| match has_result(request) {
+        true => Answer::Says(vec!["done".to_owned()]),
+        false => {
+            let arguments = serde_json::json!({"path": "new.txt", "content": "new\n"});
+            Answer::Calls { id: "c1", tool: "developer__write_file", arguments }
+        }
+    })
+}
+
+fn token_for(sandbox: &Sandbox, name: &str) -> String {
+    token(sandbox, name, &["--root", &sandbox.path("project").to_string_lossy(), "--approval", "ask"])
+}
+
+#[test]
+fn the_first_page_leads_to_the_login_and_back() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let redirect = |path: &str| {
+        let answer = server.request("GET", path, &[], "");
+        (answer.status, answer.header("location").unwrap_or_default().to_owned())
+    };
+    assert_eq!(redirect("/"), (303, "/console".to_owned()));
+    assert_eq!(
+        redirect("/console/sessions?q=a"),
+        (303, "/console/login?next=%2Fconsole%2Fsessions%3Fq%3Da".to_owned())
+    );
+    let login = server.request("GET", "/console/login?next=https://evil.test", &[], "");
+    assert!(login.status == 200 && login.body.contains("value=\"/console/sessions\""), "{login:?}");
+    let policy = login.header("content-security-policy").unwrap();
+    assert!(policy.contains("script-src 'self'") && !policy.contains("unsafe"), "{policy}");
+    assert_eq!(server.request("GET", "/console/alive", &[SCRIPT], "").status, 401);
+    assert_eq!(server.request("GET", "/console/assets/console.js", &[], "").status, 200, "an asset is public");
+    assert_eq!(server.request("GET", "/console/assets/none.js", &[], "").status, 404);
+}
+
+#[test]
+fn a_cookie_is_of_the_console_alone() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let token = token_for(&sandbox, "ana");
+    let answer = post_login(&server, &token);
+    assert_eq!((answer.status, answer.header("location")), (303, Some("/console/graph")), "{answer:?}");
+    let cookie = answer.header("set-cookie").unwrap();
+    for word in ["; Path=/console;", "HttpOnly", "SameSite=Strict"] {
+        assert!(cookie.contains(word), "{word} in {cookie}");
+    }
+    assert!(!cookie.contains("Secure"), "without TLS a browser would not send it");
+    let browser = Browser::log_in(&server, &token);
+    for path in ["/agents", "/acp", "/metrics", "/sessions/x", "/mcp/agents"] {
+        assert_eq!(browser.get(path).status, 401, "{path}");
+    }
+    for path in ["/console/sessions", "/console/approvals", "/console/graph", "/console/graph.svg", "/console/health"] {
+        assert_eq!(browser.get(path).status, 200, "{path}");
+    }
+    assert_eq!(browser.get("/console/modes/goose/assistant").status, 200);
+    assert_eq!(browser.get("/console/modes/goose/judge").status, 404, "an internal mode");
+    // A token in the header is no login.
+    assert_eq!(server.get("/console/sessions", &token).status, 303);
+}
+
+#[test]
+fn a_post_needs_the_csrf_token_and_this_site() {
+    let sandbox = Sandbox::new();
+    let server = start(&sandbox, &echo());
+    let browser = Browser::log_in(&server, &token_for(&sandbox, "ana"));
+    let send = |headers: &[(&str, &str)], csrf: &str| {
+        let headers = [headers, &[("cookie", browser.cookie.as_str())]].concat();
+        server.request("POST", "/console/logout", &headers, &form(&[("csrf", csrf)])).status
+    };
+    assert_eq!(send(&[SAME_SITE], ""), 403);
+    assert_eq!(send(&[SAME_SITE], "0000"), 403);
+    for site in ["cross-site", "same-site", "none"] {
+        assert_eq!(send(&[("sec-fetch-site", site)], &browser.csrf), 403, "{site}");
+    }
+    assert_eq!(send(&[], &browser.csrf), 403, "no browser leaves the header out");
+    let other = server.request("POST", "/console/login", &[("sec-fetch-site", "cross-site")], "token=x");
+    assert_eq!(other.status, 403);
+    assert_eq!(browser.get("/console/sessions").status, 200, "nothing has changed");
+    assert_eq!(send(&[SAME_SITE], &browser.csrf), 303);
+    assert_eq!(browser.get("/console/sessions").status, 303, "the cookie has ended");
+}
+
+#[test]
+fn wrong_logins_say_why_and_are_limited() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    for _ in 0..5 {
+        let wrong = post_login(&server, "skein_000000000000_0000");
+        assert!(wrong.status == 401 && wrong.body.contains("unknown, revoked or expired"), "{wrong:?}");
+        assert_eq!(wrong.header("set-cookie"), None);
+    }
+    let refused = post_login(&server, &token_for(&sandbox, "ana"));
+    assert_eq!(refused.status, 429);
+    assert!(refused.header("retry-after").is_some() && refused.body.contains("Too many attempts"), "{refused:?}");
+    let code = server.request("POST", "/console/login/code", &[SAME_SITE], "code=x");
+    assert_eq!(code.status, 429, "codes are counted with tokens");
+}
+
+#[test]
+fn a_code_logs_in_once_as_local() {
+    let sandbox = Sandbox::new();
+    let mut server = Server::launch(sandbox.command(&["console", "--no-browser"]));
+    let line = server.line();
+    let code = line.rsplit('#').next().unwrap().to_owned();
+    let exchange = || server.request("POST", "/console/login/code", &[SAME_SITE], &form(&[("code", &code)]));
+    let first = exchange();
+    assert_eq!(first.status, 204, "{first:?}");
+    let cookie = first.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let page = server.request("GET", "/console/sessions", &[("cookie", &cookie)], "");
+    assert!(page.status == 200 && page.body.contains("<span>local</span>"), "{page:?}");
+    let second = exchange();
+    assert!(second.status == 401 && second.body.contains("used already"), "{second:?}");
+}
+
+#[test]
+fn a_revoked_token_ends_its_logins() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let token = token_for(&sandbox, "ana");
+    let browser = Browser::log_in(&server, &token);
+    let id = token.split('_').nth(1).unwrap().to_owned();
+    assert_eq!(sandbox.skein(&["token", "revoke", &id]).code, 0);
+    eventually("the login has ended", || browser.get("/console/sessions").status == 303);
+}
+
+#[test]
+fn a_session_is_opened_prompted_listed_and_exported() {
+    let sandbox = Sandbox::new();
+    let server = start(&sandbox, &echo());
+    let browser = Browser::log_in(&server, &token_for(&sandbox, "ana"));
+    let path = browser.open_session(&sandbox, "good morning");
+    let news = || browser.get(&format!("{path}/entries?after=0")).json();
+    eventually("the turn has ended", || news()["running"] == false && news()["html"].to_string().contains("You said"));
+    let first = news();
+    let last = first["last"].as_u64().unwrap();
+    assert_eq!(browser.post(&format!("{path}/prompt"), &[("prompt", "second")]).status, 204);
+    eventually("the second turn has ended", || {
+        let later = browser.get(&format!("{path}/entries?after={last}")).json();
+        later["running"] == false && later["html"].to_string().contains("second")
+    });
+    let later = browser.get(&format!("{path}/entries?after={last}")).json();
+    assert!(!later["html"].to_string().contains(">good morning<"), "only what is new: {later}");
+    let listed = browser.get("/console/sessions?mode=goose%2Fassistant&state=idle").body;
+    assert!(listed.contains(&format!("href=\"{path}\"")), "{listed}");
+    assert!(!browser.get("/console/sessions?mode=coding%2Fqa").body.contains(&path));
+    assert!(browser.get("/console/sessions?q=second").body.contains(&format!("{path}?before=")));
+    let export = browser.get(&format!("{path}/export?format=markdown"));
+    assert!(export.header("content-disposition").unwrap().contains("attachment") && export.body.contains("second"));
+    assert!(browser.get(&format!("{path}/export?format=json")).json()["events"].is_array());
+    assert_eq!(browser.get(&format!("{path}/export?format=odd")).status, 422);
+    assert_eq!(browser.post(&format!("{path}/cancel"), &[]).status, 409, "no turn runs");
+    assert_eq!(browser.post(&format!("{path}/prompt"), &[("prompt", " ")]).status, 422);
+    assert_eq!(browser.post(&format!("{path}/settings"), &[("mode", "no/mode")]).status, 422);
+    assert_eq!(browser.post(&format!("{path}/settings"), &[("approval", "auto")]).status, 403, "looser than the token");
+    assert_eq!(browser.post(&format!("{path}/settings"), &[("approval", "deny")]).status, 204);
+    assert!(browser.get(&path).body.contains("value=\"deny\" selected"));
+}
+
+#[test]
+fn a_folder_outside_the_token_is_refused() {
+    let sandbox = Sandbox::new();
+    let server = start(&sandbox, &echo());
+    let browser = Browser::log_in(&server, &token_for(&sandbox, "ana"));
+    for (folder, status) in [("/etc", 403), ("/no/such/folder", 403), ("relative", 422), ("", 422)] {
+        let fields = [("mode", "goose/assistant"), ("folder", folder), ("prompt", "x")];
+        assert_eq!(browser.post("/console/sessions", &fields).status, status, "{folder}");
+    }
+    let bare = Browser::log_in(&server, &token(&sandbox, "ben", &[]));
+    assert!(
+        bare.get("/console/sessions").body.contains("Your token has no folder. The session works in an empty one.")
+    );
+}
+
+#[test]
+fn sessions_and_requests_of_others_do_not_exist() {
+    let sandbox = Sandbox::new();
+    let server = start(&sandbox, &writer());
+    let ana = Browser::log_in(&server, &token_for(&sandbox, "ana"));
+    let ben = Browser::log_in(&server, &token_for(&sandbox, "ben"));
+    let path = ana.open_session(&sandbox, "write it");
+    eventually("the session asks", || ana.get("/console/approvals/rows").body.contains("data-state=\"open\""));
+    let unknown = ben.get("/console/sessions/aaaaaaaaaaaaaaaaaaaa").timeless();
+    assert_eq!(unknown.status, 404);
+    assert_eq!(ben.get(&path).timeless(), unknown);
+    for suffix in ["entries", "export"] {
+        assert_eq!(ben.get(&format!("{path}/{suffix}")).status, 404, "{suffix}");
+    }
+    for suffix in ["prompt", "cancel", "settings"] {
+        let fields = [("prompt", "x"), ("approval", "deny")];
+        assert_eq!(ben.post(&format!("{path}/{suffix}"), &fields).status, 404, "{suffix}");
+    }
+    assert!(!ben.get("/console/approvals/rows").body.contains("data-request"));
+    assert_eq!(ben.post("/console/approvals/0", &[("answer", "allow")]).status, 404);
+    assert!(!sandbox.path("project/new.txt").exists());
+    assert!(ana.get("/console/sessions?state=waiting").body.contains(&path));
+    assert!(!ben.get("/console/sessions?state=waiting").body.contains(&path));
+}
+
+#[test]
+fn the_first_answer_counts_and_a_second_gets_it() {
+    let sandbox = Sandbox::new();
+    let server = start(&sandbox, &writer());
+    let token = token_for(&sandbox, "ana");
+    let (one, other) = (Browser::log_in(&server, &token), Browser::log_in(&server, &token));
+    let path = one.open_session(&sandbox, "write it");
+    let rows = || one.get("/console/approvals/rows").body;
+    eventually("the session asks", || rows().contains("data-state=\"open\""));
+    let shown = rows();
+    assert!(shown.contains("developer__write_file") && shown.contains("new.txt") && shown.contains("+new"), "{shown}");
+    let number = shown.split("data-request=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let answer =
+        |browser: &Browser<'_>, word: &str| browser.post(&format!("/console/approvals/{number}"), &[("answer", word)]);
+    assert_eq!(answer(&other, "perhaps").status, 422);
+    assert_eq!(answer(&one, "allow").status, 204);
+    let late = answer(&other, "reject");
+    assert!(late.status == 409 && late.body.contains("allowed once in the console"), "{late:?}");
+    eventually("the file is written", || sandbox.path("project/new.txt").exists());
+    eventually("the turn has ended", || one.get(&format!("{path}/entries?after=0")).json()["running"] == false);
+    assert!(rows().contains("data-state=\"closed\""));
+}
+
+/// The console answers a request of a run, which the REST API opened.
+#[test]
+fn the_console_answers_for_other_clients() {
+    let sandbox = Sandbox::new();
+    let server = start(&sandbox, &writer());
+    let token = token_for(&sandbox, "ana");
+    let browser = Browser::log_in(&server, &token);
+    let body = r#"{"agent_name": "goose-assistant", "mode": "async",
+        "input": [{"role": "user", "parts": [{"content": "write it"}]}]}"#;
+    let authorization = crate::support::serve::bearer(&token);
+    let run = server.request("POST", "/runs", &[("authorization", &authorization)], body).json();
+    let run = format!("/runs/{}", run["run_id"].as_str().unwrap());
+    let rows = || browser.get("/console/approvals/rows").body;
+    eventually("the run asks", || rows().contains("data-state=\"open\""));
+    let number = rows().split("data-request=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    assert_eq!(browser.post(&format!("/console/approvals/{number}"), &[("answer", "reject")]).status, 204);
+    eventually("the run has ended", || server.get(&run, &token).json()["status"] == "completed");
+    assert!(!sandbox.path("project/new.txt").exists());
+}
+
+#[test]
+fn the_stream_of_a_browser_ends_with_its_login() {
+    use std::io::{Read as _, Write as _};
+    let sandbox = Sandbox::new();
+    let server = start(&sandbox, &echo());
+    let browser = Browser::log_in(&server, &token_for(&sandbox, "ana"));
+    let path = browser.open_session(&sandbox, "good morning");
+    let id = path.rsplit('/').next().unwrap();
+    let mut stream = server.connect();
+    let head = format!("GET /console/events?watch={id}&watch=none HTTP/1.1\r\nhost: {}\r\n", server.address);
+    write!(stream, "{head}cookie: {}\r\nconnection: close\r\n\r\n", browser.cookie).unwrap();
+    let mut seen = String::new();
+    let mut read_until = |word: &str| {
+        while !seen.contains(word) {
+            let mut buffer = [0; 4096];
+            let count = stream.read(&mut buffer).unwrap();
+            assert!(count > 0, "the stream ended before {word}: {seen}");
+            seen.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+    };
+    read_until("\"kind\":\"approvals\"");
+    read_until("\"kind\":\"snapshot\"");
+    assert_eq!(browser.post(&format!("{path}/prompt"), &[("prompt", "again")]).status, 204);
+    read_until("\"kind\":\"text\"");
+    read_until("\"kind\":\"ended\"");
+    assert_eq!(browser.post("/console/logout", &[]).status, 303);
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("the stream ends");
+}
+
+#[test]
+fn an_administrator_tests_rules_and_sees_tokens() {
+    let sandbox = Sandbox::new();
+    let server = start(&sandbox, &echo());
+    let ana = Browser::log_in(&server, &token_for(&sandbox, "ana"));
+    assert_eq!(ana.get("/console/rules").status, 403);
+    assert!(!ana.get("/console/sessions").body.contains("/console/rules"));
+    let root = sandbox.path("project").to_string_lossy().into_owned();
+    let chief = Browser::log_in(&server, &token(&sandbox, "chief", &["--admin", "--root", &root]));
+    let test = |arguments: &str| {
+        let fields = [("mode", "goose/assistant"), ("tool", "developer__shell"), ("arguments", arguments)];
+        chief.get(&format!("/console/rules?{}", form(&fields))).body
+    };
+    let asked = test(r#"{"command": "rm -r x"}"#);
+    assert!(asked.contains("id=\"decision\"") && asked.contains("The call "), "{asked}");
+    assert!(asked.contains("<td>ana</td>"), "the tokens of all principals");
+    assert!(test("[1]").contains("no JSON object"));
+}
+
+#[test]
+fn a_login_with_a_token_outlasts_a_restart() {
+    let sandbox = Sandbox::new();
+    let token = token_for(&sandbox, "ana");
+    let server = start(&sandbox, &echo());
+    let cookies = [0, 1].map(|_| Browser::log_in(&server, &token).cookie);
+    let gone = Browser::log_in(&server, &token);
+    assert_eq!(gone.post("/console/logout", &[]).status, 303);
+    let gone = gone.cookie;
+    drop(server);
+    let server = start(&sandbox, &echo());
+    let status = |cookie: &str| server.request("GET", "/console/sessions", &[("cookie", cookie)], "").status;
+    assert_eq!((status(&cookies[0]), status(&cookies[1])), (200, 200));
+    assert_eq!(status(&gone), 303, "it was logged out");
+    let store = std::fs::read(sandbox.path("data/tokens.db")).unwrap();
+    let secret = cookies[0].split('=').nth(1).unwrap();
+    assert!(!store.windows(secret.len()).any(|bytes| bytes == secret.as_bytes()), "only its hash is stored");
+}

