@@ -23,6 +23,7 @@ mod shared_session;
 mod prompt;
 mod relay;
 mod remote;
+mod restore;
 mod sessions;
 mod stop_reason;
 mod updates;

@@ -137,7 +137,8 @@ pub enum Event {
         /// Skein's id of the session. A copy of the session has another id and ignores this event.
         of: String,
     },
-    /// The user undid everything since: from this event on, only the first `events` stored events count.
+    /// The user restored the state after the first `events` stored events: from this event on, exactly those events count
+    /// that counted then.
     Undone {
         events: usize,
     },

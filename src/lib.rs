@@ -36,6 +36,8 @@ pub mod network;
 pub mod lesson;
 /// Limits processes in the kernel; paths that are protected or hidden.
 pub mod sandbox;
+/// Keeps the states of a workspace, to bring earlier files back.
+pub mod checkpoint;
 /// The user's approval of a project's files.
 pub mod trust;
 /// Office documents and PDF files: bytes to text, and edits.

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
 /// Folders on the way only need search permission, not read permission.
@@ -79,6 +79,12 @@ impl RootedPath {
     pub fn create(&self, bytes: &[u8]) -> io::Result<()> {
         let (folder, name) = self.folder()?;
         staging::write(folder.as_fd(), bytes, None)?.create(&name)
+    }
+
+    /// Creates a link to `target` in an existing folder. Fails if the name is taken.
+    pub fn create_link(&self, target: &Path) -> io::Result<()> {
+        let (folder, name) = self.folder()?;
+        Ok(symlinkat(target, &folder, &name)?)
     }
 
     /// Creates the folders above the file. Returns how many of the innermost ones are new.

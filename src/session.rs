@@ -6,6 +6,7 @@
 
 mod alert_asker;
 pub mod attachments;
+mod checkpoints;
 mod budgets;
 mod child;
 mod recorder;
@@ -18,6 +19,7 @@ mod naming;
 mod notices;
 mod other_tokens;
 mod prompt_error;
+mod restore;
 mod sessions;
 mod setup;
 mod shared_ports;
@@ -33,13 +35,14 @@ pub use alert_asker::{AttentionSink, OpenRequest};
 pub use metrics::SessionMetrics;
 pub use naming::name_session;
 pub use prompt_error::PromptError;
+pub use restore::{PlannedRestore, RestoreFiles, RestoreReport, RestoreTarget};
 pub use session_viewers::{LiveSession, SessionViewer, StaleEventsError, TurnFailure, ViewerId};
 pub use sessions::{
     ModelSource, ReopenedSession, SessionError, SessionOptions, SessionPorts, SessionRoots, SessionSettings, Sessions,
 };
 pub use shared_ports::{SharedAsker, SharedEditor};
 pub use turn::PendingTurn;
-pub use undo::{ChangedFile, UndoneTurn};
+pub use undo::TurnSummary;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,6 +59,7 @@ use crate::principal::{GrantError, UsagePermit};
 use crate::store::{SessionChange, StateEntry, StoreError, StoredSession, UsageTotals};
 use crate::tool::{Notice, NoticeSink, SessionContext, SessionContextPorts};
 use alert_asker::AlertSettings;
+use checkpoints::SessionCheckpoints;
 use hooks::SessionHooks;
 use metrics::CountGuard;
 use notices::SessionNotices;
@@ -95,6 +99,8 @@ pub struct Session {
     alerts: AlertSettings,
     /// Counts the session for its token while it is open. `None` for a child session.
     permit: Option<UsagePermit>,
+    /// The state of the files before and after each turn. `None` in a child session, and if checkpoints are off.
+    checkpoints: Option<Arc<SessionCheckpoints>>,
     hooks: SessionHooks,
     _counted: CountGuard,
 }
@@ -137,13 +143,18 @@ impl Session {
         let hooks = SessionHooks::new(stored.is_some());
         let (title, usage, events) =
             stored.map(|stored| (stored.title, stored.spent, stored.events)).unwrap_or_default();
+        let events = Arc::new(AtomicU64::new(events));
+        let is_here = permit.is_some() && session.client_folders().is_none();
+        let store = sessions.checkpoint_store().filter(|_| is_here);
+        let hidden = sessions.paths_to_hide();
+        let checkpoints = store.map(|store| SessionCheckpoints::attach(store, hidden, &session, &events));
         Arc::new(Self {
             _counted: sessions.metrics.open_session(),
             sessions,
             context: session,
             history: Arc::new(tokio::sync::Mutex::new(history)),
             live: Arc::default(),
-            events: Arc::new(AtomicU64::new(events)),
+            events,
             setup: Mutex::new(Arc::new(setup)),
             switch: tokio::sync::Mutex::default(),
             title: Mutex::new(title),
@@ -156,6 +167,7 @@ impl Session {
             meter,
             alerts,
             permit,
+            checkpoints,
             hooks,
         })
     }

@@ -6,6 +6,7 @@
 mod activity;
 pub mod ask;
 mod call_sandbox;
+mod checkpoint;
 mod client_folders;
 pub mod delegate;
 pub mod editor;
@@ -24,6 +25,7 @@ mod working_folder;
 
 pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
 pub use call_sandbox::{CallSandbox, SandboxView};
+pub use checkpoint::CheckpointKeeper;
 pub use client_folders::ClientFolders;
 pub use notice::{LogNotices, Notice, NoticeSink};
 pub use outer_call::{InnerCall, InnerCallSink, InnerQuestion, OpenInnerCall};

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::ClientSession;
+use super::restore::{self, REDO, REDO_ABOUT, REDO_HINT, UNDO, UNDO_ABOUT, UNDO_HINT};
 use super::updates::Updates;
 use super::{errors, external};
 use crate::conversation::Content;
@@ -23,7 +24,7 @@ const NO_RESOURCES: &str = "The services of this mode list nothing to attach.";
 const TOOLS: &str = "tools";
 const COMPACT: &str = "compact";
 const RESOURCES: &str = "resources";
-const BUILTIN_COMMANDS: [&str; 4] = [TOOLS, COMPACT, RESOURCES, TUTORIAL];
+const BUILTIN_COMMANDS: [&str; 6] = [TOOLS, COMPACT, RESOURCES, TUTORIAL, UNDO, REDO];
 
 /// Returns an update with every command of the session's mode, and remembers it as the one sent last.
 pub(super) async fn update(open: &ClientSession) -> acp::SessionUpdate {
@@ -34,12 +35,17 @@ pub(super) async fn update(open: &ClientSession) -> acp::SessionUpdate {
         let about = "Replace the older part of this session by a summary for the model";
         commands.push(acp::AvailableCommand::new(COMPACT, about));
     }
+    for (name, about, hint) in [(UNDO, UNDO_ABOUT, UNDO_HINT), (REDO, REDO_ABOUT, REDO_HINT)] {
+        if !is_of_external(open, name) {
+            commands.push(with_hint(acp::AvailableCommand::new(name, about), hint.to_owned()));
+        }
+    }
     if let Ok(binding) = entered {
         if !attachments::links(&binding).await.is_empty() {
             let what = "List what the services of this mode have to read, as links to attach to a prompt";
             commands.push(acp::AvailableCommand::new(RESOURCES, what));
         }
-        if has_tutorial(open) {
+        if !is_of_external(open, TUTORIAL) {
             commands.push(with_hint(acp::AvailableCommand::new(TUTORIAL, TUTORIAL_ABOUT), TUTORIAL_HINT.to_owned()));
         }
         let prompts = slash::prompts(&open.session, &binding, &BUILTIN_COMMANDS).await;
@@ -102,9 +108,9 @@ fn command(name: &str, service: &str, prompt: &Value) -> acp::AvailableCommand {
     }
 }
 
-/// Returns false if the session's external agent has its own command of that name.
-fn has_tutorial(open: &ClientSession) -> bool {
-    !open.session.external_session().is_some_and(|external| external.has_command(TUTORIAL))
+/// Returns true if the session's external agent has its own command of that name.
+fn is_of_external(open: &ClientSession, name: &str) -> bool {
+    open.session.external_session().is_some_and(|external| external.has_command(name))
 }
 
 fn with_hint(command: acp::AvailableCommand, hint: String) -> acp::AvailableCommand {
@@ -156,7 +162,10 @@ pub(super) async fn parse_prompt(
             let said = if links.is_empty() { NO_RESOURCES } else { ATTACH };
             return Ok(ParsedPrompt::AnswerWithContent(said.to_owned(), links));
         }
-        TUTORIAL if has_tutorial(open) => {
+        UNDO | REDO if !is_of_external(open, name) => {
+            return restore::run(&open.session, name, rest).await.map(ParsedPrompt::Answer);
+        }
+        TUTORIAL if !is_of_external(open, TUTORIAL) => {
             let answer = open.session.tutorial(rest, checks).await;
             return answer.map(ParsedPrompt::Answer).map_err(|error| {
                 let problem = error.to_string();

@@ -68,9 +68,11 @@ pub(super) fn session(error: &SessionError) -> acp::Error {
     }
     match error {
         SessionError::Unknown(id) => not_stored(id),
-        SessionError::Bind(_) | SessionError::Model(_) | SessionError::External(_) | SessionError::Grant(_) => {
-            invalid_params(error.to_string())
-        }
+        SessionError::Bind(_)
+        | SessionError::Model(_)
+        | SessionError::External(_)
+        | SessionError::Grant(_)
+        | SessionError::Checkpoint(_) => invalid_params(error.to_string()),
         SessionError::Store(_) | SessionError::Folder(_) | SessionError::Record { .. } => {
             internal_error(error.to_string())
         }

@@ -140,15 +140,24 @@ impl History {
     }
 }
 
-/// Returns the events that were not undone, each with its index among all stored events.
+/// Returns the events that were not undone, each with its index among all stored events. An undo that was itself undone
+/// has no effect.
 pub fn active_events<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<(usize, &'a Event)> {
-    let mut standing: Vec<(usize, &Event)> = Vec::new();
-    for (at, event) in events.into_iter().enumerate() {
-        match event {
-            Event::Undone { events } => standing.retain(|(at, _)| at < events),
-            _ => standing.push((at, event)),
-        }
+    let all: Vec<&Event> = events.into_iter().collect();
+    // For each event, the last one that counted before it; then the last one that counts after each number of events.
+    let mut earlier: Vec<Option<usize>> = Vec::with_capacity(all.len());
+    let mut last_after: Vec<Option<usize>> = vec![None];
+    for (at, event) in all.iter().enumerate() {
+        let last = last_after[at];
+        earlier.push(last);
+        last_after.push(match event {
+            Event::Undone { events } => last_after.get(*events).copied().unwrap_or(last),
+            _ => Some(at),
+        });
     }
+    let last = last_after.last().copied().flatten();
+    let mut standing: Vec<_> = std::iter::successors(last, |at| earlier[*at]).map(|at| (at, all[at])).collect();
+    standing.reverse();
     standing
 }
 
@@ -244,6 +253,23 @@ mod tests {
         assert_eq!(left.messages().iter().map(|message| message.text()).collect::<Vec<_>>(), ["a", "e"]);
         let places: Vec<_> = active_events(&record).iter().map(|(at, _)| *at).collect();
         assert_eq!(places, [0, 7]);
+    }
+
+    #[test]
+    fn an_undo_can_be_undone() {
+        let message = |text: &str| Event::Message { message: Arc::new(said(text)) };
+        let undone = |events| Event::Undone { events };
+        let places = |record: &[Event]| active_events(record).iter().map(|(at, _)| *at).collect::<Vec<_>>();
+        let mut record = vec![message("a"), message("b"), message("c"), undone(1)];
+        assert_eq!(places(&record), [0]);
+        record.push(undone(3));
+        assert_eq!(places(&record), [0, 1, 2]);
+        record.extend([undone(2), message("d")]);
+        assert_eq!(places(&record), [0, 1, 6]);
+        record.push(undone(4));
+        assert_eq!(places(&record), [0], "the state after the first undo");
+        record.push(undone(99));
+        assert_eq!(places(&record), [0], "an event that is not there yet changes nothing");
     }
 
     #[test]

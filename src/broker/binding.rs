@@ -357,6 +357,9 @@ impl Binding {
         if let Some(target) = target {
             context = context.with_targets([target.real]);
         }
+        if let Some(keeper) = context.session.keeper.get().filter(|_| tool.may_change_files()) {
+            keeper.before_change().await;
+        }
         context.report(Activity::Running);
         let hooked = self.call_to_report(&arguments, &context);
         let call = ToolCall { tool: tool.spec.name.clone(), arguments, context };

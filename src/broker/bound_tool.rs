@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
-use super::files::RelativeBase;
+use super::files::{self, RelativeBase};
 use super::sanitize;
 use crate::ids::{GroupName, ServiceName};
 use crate::manifest::{SchemaError, SchemaValidator};
@@ -161,6 +161,16 @@ impl BoundTool {
             (_, Some(Value::Bool(true))) => SandboxChoice::ReadOnly,
             _ => SandboxChoice::Mode,
         }
+    }
+
+    /// Returns whether a call may change files of the session. A built-in tool that takes no path and runs nothing does
+    /// not.
+    pub(super) fn may_change_files(&self) -> bool {
+        let properties = self.spec.input_schema.get("properties").and_then(Value::as_object);
+        let names_files = |name: &String| files::names_path(name) || files::names_command(name);
+        let takes_files = properties.is_some_and(|properties| properties.keys().any(names_files));
+        let runs_scripts = self.spec.meta.as_ref().is_some_and(|meta| meta.get(SCRIPT).is_some());
+        !self.read_only && (!self.builtin || takes_files || runs_scripts)
     }
 
     /// Returns whether the tool lets this call run without consent.

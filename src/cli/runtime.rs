@@ -15,6 +15,7 @@ use super::output::{CommandError, CommandOutput, display_line};
 use super::{Global, sandbox};
 use crate::agents::TurnLimits;
 use crate::broker::BindError;
+use crate::checkpoint::CheckpointError;
 use crate::graph::Plan;
 use crate::principal::GrantError;
 use crate::process::{self, Reaper};
@@ -158,7 +159,8 @@ pub(super) fn sessions(store: store::SessionStore, limits: TurnLimits, folders: 
     let hidden = Arc::new(folders.paths_to_hide());
     let scratch = folders.state.join("scratch");
     let attention: Option<Arc<dyn AttentionSink>> = Some(Arc::new(UserAttention));
-    let options = SessionOptions { limits, scratch, hidden, os: std::env::consts::OS, attention };
+    let checkpoints = Some(folders.data.join("checkpoints"));
+    let options = SessionOptions { limits, scratch, hidden, os: std::env::consts::OS, attention, checkpoints };
     Sessions::new(store, options)
 }
 
@@ -290,8 +292,22 @@ pub(super) fn session_failure(error: &SessionError) -> CommandError {
         }
         SessionError::Grant(GrantError::Managed(_)) => CommandError::usage(error.to_string(), ADMINISTRATOR),
         SessionError::Grant(_) => CommandError::usage(error.to_string(), "use a token with other limits"),
+        SessionError::Checkpoint(error) => checkpoint_failure(error),
         SessionError::Folder(_) => CommandError::work(error.to_string(), "check the folder for state of Skein"),
         SessionError::Record { .. } => CommandError::work(error.to_string(), "start a new session"),
+    }
+}
+
+fn checkpoint_failure(error: &CheckpointError) -> CommandError {
+    let problem = display_line(&error.to_string());
+    match error {
+        CheckpointError::NoTurn { .. } | CheckpointError::Removed { .. } | CheckpointError::NoWayForward => {
+            CommandError::usage(problem, "`skein sessions restore ID --list` shows the turns")
+        }
+        CheckpointError::Outdated | CheckpointError::Interrupted(_) => CommandError::work(problem, "try again"),
+        CheckpointError::Store { .. } | CheckpointError::Format { .. } | CheckpointError::Damaged { .. } => {
+            CommandError::work(problem, "checkpoints are in the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names")
+        }
     }
 }
 

@@ -1,5 +1,6 @@
-//! `skein sessions`: lists, shows, exports, deletes and searches stored sessions.
+//! `skein sessions`: lists, shows, exports, deletes, searches and restores stored sessions.
 
+mod restore;
 mod transcript;
 
 use std::io::Write as _;
@@ -63,6 +64,8 @@ enum SessionsCommand {
         #[arg(required = true)]
         ids: Vec<String>,
     },
+    /// Restore an earlier state of a session and of the files that it changed
+    Restore(restore::RestoreArgs),
     /// Search the messages of this project
     Search {
         /// Words that must all occur in one message
@@ -102,6 +105,11 @@ pub(super) fn run(args: &SessionsArgs, folders: &Folders, output: &mut CommandOu
                 export(&sessions, id, *format, file.as_deref(), output).await
             }
             SessionsCommand::Delete { ids } => delete(&sessions, ids, args.json, folders, output).await,
+            SessionsCommand::Restore(restored) => {
+                let session = find(&sessions, &restored.id).await?;
+                let whole = runtime::sessions(sessions.clone(), TurnLimits::default(), folders);
+                restore::run(&whole, &session, restored, args.json, folders, output).await
+            }
             SessionsCommand::Search { words, all, limit } => {
                 search(&sessions, &words.join(" "), *all, *limit, args.json, folders, output).await
             }

@@ -131,6 +131,20 @@ async fn other_projects_this_session_and_what_was_taken_back_stay_out() {
     );
 }
 
+/// The number of an undo is the number of events whose state it restores.
+#[tokio::test]
+async fn an_undo_that_was_reversed_hides_nothing() {
+    let question = "why does the zebra importer fail";
+    for (undos, expected) in [(vec![0], 0), (vec![0, 1], 1), (vec![0, 1, 0], 0), (vec![0, 1, 2], 0), (vec![0, 0, 2], 0)]
+    {
+        let past = past();
+        let mut events = vec![said(Role::User, question)];
+        events.extend(undos.iter().copied().map(taken_back));
+        past.session_in(&past.cwd, events).await;
+        assert_eq!(past.about(question).await.len(), expected, "{undos:?}");
+    }
+}
+
 #[tokio::test]
 async fn secrets_are_not_told_again() {
     let past = past();

@@ -3,6 +3,7 @@
 //! Names are compared case-insensitively, because some file systems do the same.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 const RUNS_PROGRAMS_OF_GIT: &str = "git runs programs that it names";
@@ -233,22 +234,17 @@ impl HiddenPaths {
 
     /// Returns all hidden folders and files that exist, resolved.
     pub(super) fn existing(&self) -> Vec<PathBuf> {
-        let mut found: Vec<PathBuf> = self.paths.clone();
-        let parents: BTreeSet<&str> = HIDDEN.iter().map(|listed| parent_name(listed)).collect();
-        for home in &self.homes {
-            for parent in &parents {
-                let entries = std::fs::read_dir(home.join(parent)).into_iter().flatten().flatten();
-                let paths = entries.map(|entry| entry.path());
-                found.extend(paths.filter(|path| {
-                    let below: Vec<_> = names(path.strip_prefix(home).unwrap_or(path)).collect();
-                    HIDDEN.iter().any(|listed| parent_name(listed) == *parent && begins_with(&below, listed))
-                }));
-            }
-        }
-        let mut resolved: Vec<PathBuf> = found.iter().filter_map(|path| path.canonicalize().ok()).collect();
+        let in_homes = self.homes.iter().flat_map(|home| list_hidden(home));
+        let found = self.paths.iter().cloned().chain(in_homes);
+        let mut resolved: Vec<PathBuf> = found.filter_map(|path| path.canonicalize().ok()).collect();
         resolved.sort();
         resolved.dedup();
         resolved
+    }
+
+    /// Returns the hidden folders and files of another user's home that exist, resolved.
+    pub(super) fn existing_in(home: &Path) -> Vec<PathBuf> {
+        list_hidden(home).into_iter().filter_map(|path| path.canonicalize().ok()).collect()
     }
 
     /// Returns the hidden folder or file that equals or contains `path`, which must be resolved. `None` if it is not
@@ -267,8 +263,29 @@ impl HiddenPaths {
     }
 }
 
-fn parent_name(listed: &str) -> &str {
-    listed.rsplit_once('/').map_or("", |(parent, _)| parent)
+/// Returns the hidden folders and files in a home that exist, as they are named.
+fn list_hidden(home: &Path) -> Vec<PathBuf> {
+    let parents: BTreeSet<&str> = HIDDEN.iter().map(|listed| split_name(listed).0).collect();
+    let mut found = Vec::new();
+    for parent in parents {
+        let Ok(entries) = std::fs::read_dir(home.join(parent)) else { continue };
+        // A home may have hundreds of entries.
+        let listed: Vec<&str> = HIDDEN
+            .iter()
+            .map(|listed| split_name(listed))
+            .filter(|(of, _)| *of == parent)
+            .map(|(_, name)| name)
+            .collect();
+        let is_hidden =
+            |name: &OsStr| name.to_str().is_some_and(|name| listed.iter().any(|listed| matches_name(listed, name)));
+        found.extend(entries.flatten().filter(|entry| is_hidden(&entry.file_name())).map(|entry| entry.path()));
+    }
+    found
+}
+
+/// Returns the folder and the name of a listed path. The folder is empty for a path directly in the home.
+fn split_name(listed: &str) -> (&str, &str) {
+    listed.rsplit_once('/').unwrap_or(("", listed))
 }
 
 /// Returns true if the path with these names below the home is in a hidden path or contains one.
@@ -289,11 +306,15 @@ pub(super) fn is_hidden_of_system(path: &Path) -> bool {
 
 fn begins_with(names: &[&str], listed: &str) -> bool {
     let listed: Vec<_> = listed.split('/').collect();
-    names.len() >= listed.len()
-        && listed.iter().zip(names).all(|(listed, name)| match listed.strip_suffix('*') {
-            Some(beginning) => name.get(..beginning.len()).is_some_and(|start| same(beginning, start)),
-            None => same(listed, name),
-        })
+    names.len() >= listed.len() && listed.iter().zip(names).all(|(listed, name)| matches_name(listed, name))
+}
+
+/// Compares one name with a listed one, which may end with `*`.
+fn matches_name(listed: &str, name: &str) -> bool {
+    match listed.strip_suffix('*') {
+        Some(beginning) => name.get(..beginning.len()).is_some_and(|start| same(beginning, start)),
+        None => same(listed, name),
+    }
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl RequestTable {
                     state.send_modify(|state| state.pauses += 1);
                 }
             }
-            Reply::Ended { id, status } => {
+            Reply::Ended { id, status, is_empty: _ } => {
                 if let Some(state) = self.running.remove(&id) {
                     state.send_modify(|state| state.ended = Some(ExitStatus::from_raw(status)));
                 }

@@ -100,10 +100,12 @@ pub(super) fn copy_into_sandbox(control: UnixStream, early: &EarlyPlan) -> io::R
     // The kernel lets only root map the ids of a process that is closed to others, and the copy is what this process
     // is. A process of the user could read no more of it now than of the program that started it.
     set_dumpable_behavior(DumpableBehavior::Dumpable)?;
-    let cloned = clone_mapped(ids);
+    // The copy needs no rights for its filter, so it makes the filter while this process maps its ids.
+    let mut made = None;
+    let cloned = clone_mapped(ids, || made = Some(filter(early.sockets)));
     if let Ok(None) = cloned {
-        let served = serve_copy(&control, early, ids);
-        exit(served.is_ok());
+        let served = made.map(|filter| serve_copy(&control, early, ids, filter));
+        exit(matches!(served, Some(Ok(()))));
     }
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     match cloned {
@@ -114,10 +116,16 @@ pub(super) fn copy_into_sandbox(control: UnixStream, early: &EarlyPlan) -> io::R
 }
 
 /// The work of the copy.
-fn serve_copy(control: &UnixStream, early: &EarlyPlan, ids: UserIds) -> io::Result<()> {
+fn serve_copy(
+    control: &UnixStream,
+    early: &EarlyPlan,
+    ids: UserIds,
+    filter: Result<SystemCallFilter, SetupError>,
+) -> io::Result<()> {
     leave_host(control)?;
     rustix::process::chdir("/")?;
-    let prepared = match prepare(early, ids) {
+    let prepared = prepare(early, ids).and_then(|mounts| Ok(PreparedNamespaces { mounts, filter: filter? }));
+    let prepared = match prepared {
         Ok(prepared) => prepared,
         Err(error) => return report(control, &error),
     };
@@ -140,7 +148,7 @@ fn start(control: UnixStream, plan: &SandboxPlan) -> io::Result<()> {
     let ids = UserIds::current();
     match plan.isolation {
         Isolation::Namespaces { .. } => {
-            let inner = match clone_mapped(ids) {
+            let inner = match clone_mapped(ids, || {}) {
                 Ok(inner) => inner,
                 Err(error) => return report(&control, &error),
             };
@@ -157,8 +165,9 @@ fn start(control: UnixStream, plan: &SandboxPlan) -> io::Result<()> {
     }
 }
 
-/// Creates the inner process, in a user and a PID namespace. Returns `None` in it, when its ids are mapped.
-fn clone_mapped(ids: UserIds) -> Result<Option<Pid>, SetupError> {
+/// Creates the inner process, in a user and a PID namespace. Returns `None` in it, when its ids are mapped. Meanwhile it
+/// calls `before_map`, in which it has no rights.
+fn clone_mapped(ids: UserIds, before_map: impl FnOnce()) -> Result<Option<Pid>, SetupError> {
     let step = || "create namespaces".to_owned();
     let (ready, mapped) = pipe_with(PipeFlags::CLOEXEC).in_step(Layer::Limits, || "create a pipe".to_owned())?;
     // The inner process creates the others, because that takes longer.
@@ -166,6 +175,7 @@ fn clone_mapped(ids: UserIds) -> Result<Option<Pid>, SetupError> {
     match kernel::clone_process(flags).in_step(Layer::UserNamespace, step)? {
         None => {
             drop(mapped);
+            before_map();
             // Without a map, the outer process reports the error.
             if std::fs::File::from(ready).read_exact(&mut [0]).is_err() {
                 exit(false);
@@ -219,13 +229,12 @@ struct PreparedNamespaces {
     filter: SystemCallFilter,
 }
 
-/// Creates the namespaces that the inner process does not have yet, and prepares their layers.
-fn prepare(plan: &EarlyPlan, ids: UserIds) -> Result<PreparedNamespaces, SetupError> {
+/// Creates the namespaces that the inner process does not have yet, and prepares their mounts.
+fn prepare(plan: &EarlyPlan, ids: UserIds) -> Result<PreparedMounts, SetupError> {
     kernel::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWNET)
         .in_step(Layer::MountNamespace, || "create namespaces".to_owned())?;
     network::start_loopback().in_step(Layer::NetworkNamespace, || "start the loopback device".to_owned())?;
-    let mounts = mounts::prepare(plan, ids)?;
-    Ok(PreparedNamespaces { mounts, filter: filter(plan.sockets)? })
+    mounts::prepare(plan, ids)
 }
 
 fn filter(sockets: SocketRules) -> Result<SystemCallFilter, SetupError> {
@@ -282,7 +291,10 @@ fn set_up(plan: &SandboxPlan, ids: UserIds, prepared: Option<PreparedNamespaces>
         (Isolation::Namespaces { proc }, prepared) => {
             let PreparedNamespaces { mounts, filter } = match prepared {
                 Some(prepared) => prepared,
-                None => prepare(&plan.early(proc), ids)?,
+                None => {
+                    let mounts = prepare(&plan.early(proc), ids)?;
+                    PreparedNamespaces { mounts, filter: filter(plan.sockets)? }
+                }
             };
             mounts.attach(plan)?;
             filter

@@ -72,7 +72,8 @@ pub(super) enum Reply {
     Probed {
         layers: Box<super::layers::Layers>,
     },
-    /// With a descriptor of the process, if the kernel has them.
+    /// With a descriptor of the process, if the kernel has them. Only from a sandbox that serves a session: one with a
+    /// single command would wake Skein for nothing.
     Started {
         id: u64,
     },
@@ -97,6 +98,8 @@ pub(super) enum Reply {
     Ended {
         id: u64,
         status: i32,
+        /// Whether the sandbox has no process left but PID 1. Only a sandbox with a single command looks.
+        is_empty: bool,
     },
 }
 

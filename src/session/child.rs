@@ -38,6 +38,9 @@ impl Session {
         let child = self.sessions().create_for(Some(self), place, choice, |_| host).await?;
         self.not_alone();
         child.context().share_services(session);
+        if let Some(keeper) = session.keeper.get() {
+            child.context().keeper.get_or_init(|| Arc::clone(keeper));
+        }
         Ok(child)
     }
 

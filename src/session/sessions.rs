@@ -5,10 +5,12 @@ use std::sync::{Arc, PoisonError};
 
 use super::alert_asker::{AlertAsker, AlertSettings, AttentionSink};
 use super::budgets::BudgetLedger;
+use super::checkpoints::run_blocking;
 use super::metrics::SessionMetrics;
 use super::{Session, SessionContents};
 use crate::agents::{Event, ExternalAgentError, ExternalAgents, History, RecoveryPolicy, TurnLimits};
 use crate::broker::{BindError, Broker};
+use crate::checkpoint::{CheckpointError, CheckpointStore};
 use crate::ids::{ModeId, ModelRef, random_id};
 use crate::llm::{LlmError, Provider};
 use crate::manifest::{ApprovalLevel, ServiceEntry, Settings, Transport};
@@ -57,6 +59,8 @@ pub struct SessionOptions {
     /// Paths that file tools never read or write.
     pub hidden: Arc<HiddenPaths>,
     pub os: &'static str,
+    /// The folder of the checkpoints. `None` if the sessions make none.
+    pub checkpoints: Option<PathBuf>,
     /// Reaches a user who does not answer a permission request. `None`: nothing does.
     pub attention: Option<Arc<dyn AttentionSink>>,
 }
@@ -143,6 +147,8 @@ pub enum SessionError {
     External(#[from] ExternalAgentError),
     #[error(transparent)]
     Grant(#[from] GrantError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     #[error("the folder of the session cannot be created: {0}")]
     Folder(#[source] std::io::Error),
     #[error("the record of session `{id}` cannot be read: {reason}")]
@@ -363,7 +369,7 @@ impl Sessions {
             .map_err(|error: serde_json::Error| SessionError::Record { id: id.to_owned(), reason: error.to_string() })
     }
 
-    /// Deletes a session, its child sessions and their scratch folders. Returns false if there was no such session.
+    /// Deletes a session, its child sessions, their scratch folders and checkpoints. Returns false if there was no such session.
     pub async fn delete(&self, id: &str) -> Result<bool, SessionError> {
         let children = ListFilter { parent: Some(id.to_owned()), ..ListFilter::default() };
         for child in self.store.list(children).await? {
@@ -383,7 +389,18 @@ impl Sessions {
                 tracing::warn!(folder = %folder.display(), %error, "files of a session are left behind");
             }));
         }
+        if let Some(store) = self.checkpoint_store().filter(|_| deleted) {
+            let session = id.to_owned();
+            if let Err(error) = run_blocking(move || store.delete(&session)).await {
+                tracing::warn!(session = id, %error, "checkpoints are left behind");
+            }
+        }
         Ok(deleted)
+    }
+
+    /// Returns the store of the checkpoints. `None` if they are off.
+    pub(super) fn checkpoint_store(&self) -> Option<CheckpointStore> {
+        self.options.checkpoints.clone().map(CheckpointStore::new)
     }
 
     pub(super) fn paths_to_hide(&self) -> Arc<HiddenPaths> {

@@ -124,6 +124,8 @@ impl PendingTurn {
         let Self { session, mut history, setup, mode, cleanup: _cleanup, permit, client_permit, counted: _counted } =
             self;
         let (text, own_setup) = (words(&opening.prompt), Arc::clone(&setup));
+        // A background task may have changed files since the last turn.
+        session.finish_checkpoint().await;
         // Only an exchange can continue a given first answer; an external agent takes whole turns.
         let whole = opening.first.is_empty();
         let prepare = async {
@@ -149,6 +151,11 @@ impl PendingTurn {
             front.log(Event::TurnEnded { end: end.clone() });
             return Ok(end);
         };
+        // An external agent may change files without a call.
+        let is_external = matches!(worker, Worker::External(_));
+        if let Some(keeper) = session.context().keeper.get().filter(|_| is_external) {
+            keeper.before_change().await;
+        }
         let limited = cancel.child_token();
         let work = async {
             match worker {
@@ -164,6 +171,7 @@ impl PendingTurn {
             }
         };
         let mut end = session.run_in_time(work, &limited).await;
+        session.finish_checkpoint().await;
         end.usage += session.take_extra_usage();
         session.count(end.usage);
         session.finish_turn().await?;
@@ -186,6 +194,9 @@ struct TurnCleanup(Arc<Session>);
 impl Drop for TurnCleanup {
     fn drop(&mut self) {
         self.0.clear_turn();
+        if let Some(checkpoints) = &self.0.checkpoints {
+            checkpoints.abandon();
+        }
     }
 }
 

@@ -1,64 +1,68 @@
-//! Undoes the last prompt and everything after it. The event log keeps the events, marked as undone.
+//! Reads from the event log what an undo removes: the prompts, the changes of files, and the other calls.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 
-use super::recorder::row;
-use super::{PromptError, Session};
-use crate::agents::{Event, History, active_events, is_own};
+use crate::agents::{Event, active_events, is_own};
 use crate::conversation::ToolUse;
 use crate::tool::Activity;
 
-/// An undone turn, and its effects that remain.
+/// The turns that an undo removes.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct UndoneTurn {
-    /// The text of the prompt.
-    pub prompt: String,
-    /// The files that the turn changed, each once, with the content before and after the turn.
-    pub files: Vec<ChangedFile>,
-    /// The other calls of the turn. Their effects are unknown and remain.
-    pub calls: Vec<ToolUse>,
+pub(super) struct UndoneEvents {
+    /// The files that the turns changed, each once, with the content before and after the turns.
+    pub(super) files: Vec<ChangedFile>,
+    /// The other calls of the turns. Their effects are unknown.
+    pub(super) calls: Vec<ToolUse>,
 }
 
+/// A file that a call reported as changed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ChangedFile {
-    pub path: PathBuf,
+pub(super) struct ChangedFile {
+    pub(super) path: PathBuf,
     /// `None` if the file did not exist.
-    pub before: Option<String>,
-    pub after: String,
+    pub(super) before: Option<String>,
+    pub(super) after: String,
 }
 
-impl Session {
-    /// Undoes the last prompt and everything after it, in the history and in the event log. Returns `None` if there is
-    /// no prompt left. Fails if a turn runs.
-    pub async fn undo(&self) -> Result<Option<UndoneTurn>, PromptError> {
-        let mut history = self.history.try_lock().map_err(|_| PromptError::Busy)?;
-        let mut events = self.sessions.events(self.id()).await?;
-        let Some((place, undone)) = last_exchange(&events) else { return Ok(None) };
-        let event = Event::Undone { events: place };
-        self.sessions.store.append(self.id(), row(&event));
-        self.sessions.store.flush(self.id()).await?;
-        events.push(event);
-        *history = History::from_events(&events);
-        self.events.store(events.len() as u64, Ordering::Relaxed);
-        self.setup().external_sessions().forget();
-        Ok(Some(undone))
-    }
+/// A turn of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnSummary {
+    /// Starts at 1, and counts undone turns too, so that it never changes.
+    pub number: usize,
+    pub prompt: String,
+    /// False if the turn was undone.
+    pub is_active: bool,
+    /// The index of the prompt among all events.
+    pub(super) place: usize,
 }
 
-/// Returns the index of the last prompt in `events`, and the turn to undo. `None` if there is no prompt left.
-fn last_exchange(events: &[Event]) -> Option<(usize, UndoneTurn)> {
-    let standing = active_events(events);
-    let is_prompt = |event: &Event| matches!(event, Event::Message { message } if message.is_prompt());
-    let from = standing.iter().rposition(|(_, event)| is_prompt(event))?;
-    let (place, _) = standing[from];
-    let (mut undone, mut started) = (UndoneTurn::default(), Vec::new());
-    for (theirs, event) in standing[from..].iter().flat_map(|(_, event)| {
+/// Returns all turns, in the order in which they began.
+pub(super) fn list_turns(events: &[Event]) -> Vec<TurnSummary> {
+    let active: HashSet<usize> = active_events(events).into_iter().map(|(place, _)| place).collect();
+    let prompts = events.iter().enumerate().filter_map(|(place, event)| match event {
+        Event::Message { message } if message.is_prompt() => Some((place, message.text())),
+        _ => None,
+    });
+    let summary = |(index, (place, prompt)): (usize, (usize, String))| TurnSummary {
+        number: index + 1,
+        prompt,
+        is_active: active.contains(&place),
+        place,
+    };
+    prompts.enumerate().map(summary).collect()
+}
+
+/// Returns what an undo of all events from the index `place` on removes.
+pub(super) fn find_undone(events: &[Event], place: usize) -> UndoneEvents {
+    let mut standing = active_events(events);
+    standing.retain(|(at, _)| *at >= place);
+    let (mut undone, mut started) = (UndoneEvents::default(), Vec::new());
+    for (theirs, event) in standing.iter().flat_map(|(_, event)| {
         let theirs = matches!(event, Event::External { .. });
         event.native_events().iter().map(move |event| (theirs, event))
     }) {
         match event {
-            Event::Message { message } if undone.prompt.is_empty() => undone.prompt = message.text(),
             Event::ToolStarted { call, by } => started.push((call, is_of_service(by.as_deref()))),
             Event::ToolEnded { id, outcome, activity, .. } => {
                 // Skein has not observed the changes that an external agent reports.
@@ -71,7 +75,7 @@ fn last_exchange(events: &[Event]) -> Option<(usize, UndoneTurn)> {
             _ => {}
         }
     }
-    Some((place, undone))
+    undone
 }
 
 /// Returns true if a call reports all its changes. The `developer` service reports every change to a file, even if the
@@ -86,7 +90,7 @@ fn is_of_service(by: Option<&str>) -> bool {
     by.is_some_and(|by| !by.contains('/') || by.contains(": "))
 }
 
-impl UndoneTurn {
+impl UndoneEvents {
     fn note(&mut self, activity: &Activity) {
         let Activity::Changed { path, before, after } = activity else { return };
         match self.files.iter_mut().find(|file| file.path == *path) {
@@ -128,7 +132,7 @@ mod tests {
         let [started, ended] = called("5.1", "developer__write_file", json!({"path": "y"}), ToolOutcome::text("done"));
         let Event::ToolStarted { call, .. } = started else { panic!("a start") };
         events.extend([Event::ToolStarted { call, by: Some("mail".to_owned()) }, ended]);
-        let (_, undone) = last_exchange(&events).unwrap();
+        let undone = find_undone(&events, 0);
         assert_eq!(undone.calls.iter().map(|call| call.id.as_str()).collect::<Vec<_>>(), ["4", "5", "5.1"]);
     }
 }

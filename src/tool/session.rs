@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use tokio_util::sync::CancellationToken;
 
+use super::checkpoint::CheckpointKeeper;
 use super::client_folders::ClientFolders;
 use super::delegate::Delegator;
 use super::editor::Editor;
@@ -78,6 +79,8 @@ pub struct SessionContext {
     pub delegator: OnceLock<Arc<dyn Delegator>>,
     /// Manages the session's services, if it may change them.
     pub manager: OnceLock<Arc<dyn ServiceManager>>,
+    /// Keeps the state of the files before a call changes them. A child session has the one of its parent.
+    pub keeper: OnceLock<Arc<dyn CheckpointKeeper>>,
     enabled: Mutex<EnabledServices>,
     /// The top-level session, if this is a child session.
     family: OnceLock<SessionFamily>,
@@ -121,6 +124,7 @@ impl SessionContext {
             editor,
             delegator: OnceLock::new(),
             manager: OnceLock::new(),
+            keeper: OnceLock::new(),
             enabled: Mutex::default(),
             family: OnceLock::new(),
             notices,

@@ -222,7 +222,7 @@ pub(crate) fn a_prompt_of_a_server_is_a_command() {
     client.set_mode(&session, "coding/security");
     let told = client.wait_update(mark, &session, "available_commands_update");
     let names: Vec<_> = told["availableCommands"].as_array().unwrap().iter().map(|command| &command["name"]).collect();
-    assert_eq!(names, [&json!("tools"), &json!("compact"), &json!("tutorial")]);
+    assert_eq!(names, [&json!("tools"), &json!("compact"), &json!("undo"), &json!("redo"), &json!("tutorial")]);
 }
 
 /// A turn with an edit, a command, a refusal and a plan, as it was shown.

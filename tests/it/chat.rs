@@ -380,7 +380,7 @@ fn undo_skips_a_file_that_changes_during_its_question() {
     sandbox.write("project/new.txt", "my own work\n");
     terminal.press(&["y"]);
     terminal.shows("new.txt has changed since and stays as it is");
-    terminal.shows("what these calls did stays done: developer__shell echo once\n");
+    terminal.shows("what these calls did elsewhere stays done: developer__shell echo once\n");
     assert_eq!(read(sandbox.path("project/new.txt")), "my own work\n");
 }
 

@@ -155,9 +155,19 @@ fn a_skill_or_a_recipe_is_a_command_in_an_editor() {
     let told = client.wait_update(mark, &session, "available_commands_update");
     assert_eq!(
         commands(&told),
-        ["tools", "compact", "tutorial", "knowledge__knowledge__tools", "knowledge__tools", "review", "weekly"]
+        [
+            "tools",
+            "compact",
+            "undo",
+            "redo",
+            "tutorial",
+            "knowledge__knowledge__tools",
+            "knowledge__tools",
+            "review",
+            "weekly"
+        ]
     );
-    let weekly = &told["availableCommands"][6];
+    let weekly = &told["availableCommands"][8];
     assert_eq!(weekly["input"]["hint"], "team day");
     assert_eq!(weekly["description"], "recipe of the project: Reports the week (knowledge)");
 
@@ -196,6 +206,8 @@ fn a_skill_or_a_recipe_is_a_command_in_an_editor() {
         [vec![
             "tools",
             "compact",
+            "undo",
+            "redo",
             "tutorial",
             "knowledge__knowledge__tools",
             "knowledge__tools",

@@ -42,6 +42,8 @@ mod budgets;
 mod builtin;
 /// `skein chat` on a real screen.
 mod chat;
+/// Files and history come back, and go forward again.
+mod checkpoints;
 /// Models that answer when another one fails.
 mod fallback_models;
 /// Tools that a model calls from code.

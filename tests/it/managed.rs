@@ -212,7 +212,8 @@ fn nothing_brings_back_another_agent() {
     ];
     for (attempt, args) in attempts {
         let sandbox = sandbox("agents: [goose/planner]");
-        let own = "version: 1\nkind: agent\nname: own\ndescription: Mine.\nmodes: [{slug: a, description: Works.}]\n";
+        let own = "version: 1\nkind: agent\nname: own\ndescription: Mine.\n\
+                   runtime: {acp: {command: own}}\nmodes: [{slug: a, description: Works.}]\n";
         sandbox.write("project/own.yaml", own);
         let output = attempt.command(&sandbox, args).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -287,7 +288,7 @@ fn an_editor_cannot_bring_another_service() {
     let text = client.heard().iter().map(ToString::to_string).collect::<String>();
     assert!(text.contains("the managed setting `services` (managed.yaml:2) does not list it"), "{text}");
     let tools = spoken(&updates);
-    assert!(tools.contains("allowed-parrot__echo") && !tools.contains("`parrot__echo`"), "{tools}");
+    assert!(tools.contains("`/allowed-parrot.echo`") && !tools.contains("`/parrot.echo`"), "{tools}");
 }
 
 /// Asks a model once, and returns what came of it.

@@ -76,6 +76,7 @@ fn server() -> Server {
         scratch: wired.path("scratch"),
         hidden: Arc::default(),
         os: "test",
+        checkpoints: None,
         attention: None,
     };
     Server { sessions: Sessions::new(store, options), wired }

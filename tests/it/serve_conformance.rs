@@ -91,9 +91,10 @@ fn check(suite: &str, scenarios: usize) {
     }
     let sandbox = Sandbox::new();
     let program: Value = json!({"command": node(), "args": [repository("tests/npm/conformance-server.mjs")]});
+    // In the older protocol, a service that sessions share cannot ask the user anything.
     let manifest = json!({
         "version": 1, "kind": "service", "name": "conformance", "description": "What the suite asks for.",
-        "transport": {"stdio": program}, "groups": {"read": ["*"]},
+        "transport": {"stdio": program}, "groups": {"read": ["*"]}, "scope": "session",
         "sandbox": {"read": [repository("tests/npm")]},
     });
     sandbox.write("config/services/conformance.json", &manifest.to_string());

@@ -44,7 +44,7 @@ pub(super) struct CommandHelp {
 }
 
 /// Skein's own commands: name, arguments, description.
-const COMMANDS: [(&str, &str, &str); 14] = [
+const COMMANDS: [(&str, &str, &str); 15] = [
     ("mode", "[AGENT/]MODE", "go on in another mode, or list them"),
     ("model", "NAME", "switch to another model, or list them"),
     ("approval", "LEVEL", "set when calls need your consent, or list the levels"),
@@ -54,6 +54,7 @@ const COMMANDS: [(&str, &str, &str); 14] = [
     ("show", "N", "unfold call N, or the last one"),
     ("compact", "", "replace the older part of this session by a summary for the model"),
     ("undo", "", "undo the last prompt, its answer, and optionally its file changes"),
+    ("redo", "", "reverse the last undo"),
     ("new", "", "begin another session"),
     (TUTORIAL, TUTORIAL_HINT, "learn Skein step by step; each step is checked"),
     ("help", "", "this"),
@@ -121,6 +122,7 @@ impl Chat<'_> {
             "show" => self.show(rest)?,
             "compact" => self.compact().await?,
             "undo" => return self.undo().await,
+            "redo" => self.redo().await?,
             "new" => self.begin_anew().await?,
             TUTORIAL => self.tutorial(rest).await?,
             "help" => self.help().await,

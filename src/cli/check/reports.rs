@@ -136,6 +136,6 @@ mod tests {
             count += 1;
         }
         assert!(count > 50, "{count}");
-        assert_eq!(explanation("E999"), None);
+        assert_eq!(explanation("no code"), None);
     }
 }

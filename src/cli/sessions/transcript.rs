@@ -66,7 +66,7 @@ fn items_of(event: Event) -> Vec<TranscriptItem> {
             vec![TranscriptItem::Remark(format!("from here on a summary stands for the first {messages} messages"))]
         }
         Event::Undone { .. } => {
-            vec![TranscriptItem::Remark("the last prompt and its answer were undone".to_owned())]
+            vec![TranscriptItem::Remark("turns were undone, or an undo was reversed".to_owned())]
         }
         Event::TurnEnded { end } => stop_text(end.ending).map(TranscriptItem::Remark).into_iter().collect(),
     }

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sha2::{Digest as _, Sha256};
 
 use super::{BaseAccess, PlannedMount, SandboxContext, path_mount, read_only};
@@ -102,12 +104,16 @@ impl CacheMounts {
     }
 }
 
+/// How long a sandbox waits for the mounts of the one before it. The kernel undoes them when it has written the changes to
+/// the disk.
+const MOUNT_TIMEOUT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+
 /// The folder with a project's changes to caches. Only one sandbox process uses it at a time.
 #[derive(Debug)]
 pub(in crate::sandbox) struct CacheFolder {
     path: PathBuf,
-    /// The kernel releases the lock with the descriptor.
-    _lock: File,
+    /// The kernel releases the lock with the descriptor. The file names the process that may still have mounts here.
+    lock: File,
     is_temporary: bool,
 }
 
@@ -120,8 +126,10 @@ impl CacheFolder {
             .map(|byte| format!("{byte:02x}"))
             .collect();
         let path = caches.join(name);
-        if let Some(lock) = try_lock(&path)? {
-            return Ok(Self { path, _lock: lock, is_temporary: false });
+        if let Some(lock) = try_lock(&path)?
+            && wait_for_mounts(&lock)?
+        {
+            return Ok(Self { path, lock, is_temporary: false });
         }
         let temporary = caches.join("temporary");
         remove_unused(&temporary);
@@ -131,10 +139,22 @@ impl CacheFolder {
             if !path.exists()
                 && let Some(lock) = try_lock(&path)?
             {
-                return Ok(Self { path, _lock: lock, is_temporary: true });
+                return Ok(Self { path, lock, is_temporary: true });
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Leaves the folder to a process that ends and still has mounts here: the next sandbox waits for its end. Fails if
+    /// the folder is temporary, or if the process cannot be named.
+    pub(in crate::sandbox) fn leave_to(&self, process: Pid) -> io::Result<()> {
+        if self.is_temporary {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        // The next sandbox needs such a descriptor.
+        drop(pidfd_open(process, PidfdFlags::empty())?);
+        let start = start_time(process).ok_or(io::ErrorKind::NotFound)?;
+        self.lock.write_all_at(format!("{} {start}\n", process.as_raw_nonzero()).as_bytes(), 0)
     }
 
     fn mounts(
@@ -198,12 +218,52 @@ fn create(folder: &Path) -> io::Result<()> {
 /// Returns `None` if another process has the lock.
 fn try_lock(folder: &Path) -> io::Result<Option<File>> {
     create(folder)?;
-    let file = File::create(folder.join("lock"))?;
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(folder.join("lock"))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Waits for the process that [`CacheFolder::leave_to`] named. Returns false if it takes too long.
+fn wait_for_mounts(lock: &File) -> io::Result<bool> {
+    let mut text = [0; 64];
+    let length = lock.read_at(&mut text, 0)?;
+    if length == 0 {
+        return Ok(true);
+    }
+    if let Some((process, start)) = parse_process(&text[..length])
+        && let Ok(handle) = pidfd_open(process, PidfdFlags::empty())
+        // Another process may have the id by now.
+        && start_time(process) == Some(start)
+    {
+        let mut events = [PollFd::new(&handle, PollFlags::IN)];
+        let ended = loop {
+            match poll(&mut events, Some(&MOUNT_TIMEOUT)) {
+                Err(rustix::io::Errno::INTR) => {}
+                result => break result?,
+            }
+        };
+        if ended == 0 {
+            return Ok(false);
+        }
+    }
+    lock.set_len(0)?;
+    Ok(true)
+}
+
+/// Reads the id and the start time of a process.
+fn parse_process(text: &[u8]) -> Option<(Pid, u64)> {
+    let (id, start) = std::str::from_utf8(text).ok()?.trim_end().split_once(' ')?;
+    Some((Pid::from_raw(id.parse().ok()?)?, start.parse().ok()?))
+}
+
+/// Returns when a process started, in ticks of the kernel since the machine started. `None` if it does not exist.
+fn start_time(process: Pid) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
+    // The name in brackets may contain anything. The fields after it begin with the third.
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// Removes temporary folders that a killed process left behind.
@@ -214,3 +274,7 @@ fn remove_unused(temporary: &Path) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "caches_tests.rs"]
+mod tests;

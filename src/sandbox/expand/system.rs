@@ -41,7 +41,7 @@ fn mount_or_link(path: &Path) -> Option<PlannedMount> {
 /// Returns paths that a sandbox of root must not show: other homes' secrets and the kernel's interfaces.
 pub(super) fn hidden_from_root(home: &Path) -> Vec<PathBuf> {
     let homes = list(Path::new("/home")).into_iter().chain([PathBuf::from("/root")]).filter(|path| path != home);
-    let of_homes = homes.flat_map(|home| HiddenPaths::new(&home, []).existing());
+    let of_homes = homes.flat_map(|home| HiddenPaths::existing_in(&home));
     let of_kernel = KERNEL_FOLDERS.iter().map(PathBuf::from).filter(|path| path.is_dir());
     of_homes.chain(of_kernel).collect()
 }

@@ -22,7 +22,7 @@ use crate::sandbox::expand::{CacheFolder, ExpandedProfile, SandboxContext, early
 use crate::sandbox::explain::ProtectedState;
 use crate::sandbox::layer_probe::likely_layers;
 use crate::sandbox::layers::LayerRestriction;
-use crate::sandbox::plan::SandboxLifetime;
+use crate::sandbox::plan::{MountSource, SandboxLifetime};
 use crate::sandbox::profile::SandboxProfile;
 use crate::sandbox::request_table::{StartFailure, kill_status};
 use crate::sandbox::setup;
@@ -31,15 +31,20 @@ use crate::sandbox::wire::{self, Reply, Request};
 /// The id of the command.
 const COMMAND: u64 = 1;
 
-/// A sandbox that ends with its only command. Dropping it ends the command, and waits until no process is left.
+/// A sandbox that ends with its only command. Dropping it ends the command, and waits until no process is left but
+/// PID 1, which may still undo its mounts.
 #[derive(Debug)]
 pub struct SingleSandbox {
     socket: UnixStream,
     /// PID 1 of the sandbox, a child of this process.
     inner: Pid,
+    /// Whether no process is left but PID 1.
+    is_empty: bool,
+    /// Whether caches are mounted. Another sandbox must not mount them before this one has undone its mounts.
+    has_cache_mounts: bool,
     env: BTreeMap<OsString, Option<OsString>>,
     notices: Vec<String>,
-    _cache: Option<CacheFolder>,
+    cache: Option<CacheFolder>,
 }
 
 impl SingleSandbox {
@@ -58,15 +63,24 @@ impl SingleSandbox {
         if needs_outside || !layers.namespaces.is_available() {
             return Ok(None);
         }
-        // Mounts cover protected paths.
-        check_enforcement(profile, &layers, ProtectedState::Absent)?;
         let (socket, control) = UnixStream::pair().map_err(|source| SandboxError::Process { source })?;
         let Ok(inner) = setup::copy_into_sandbox(control, &early_plan(profile, &layers)) else { return Ok(None) };
-        let mut sandbox = Self { socket, inner, env: BTreeMap::new(), notices: Vec::new(), _cache: None };
+        let mut sandbox = Self {
+            socket,
+            inner,
+            is_empty: false,
+            has_cache_mounts: false,
+            env: BTreeMap::new(),
+            notices: Vec::new(),
+            cache: None,
+        };
+        // Mounts cover protected paths.
+        check_enforcement(profile, &layers, ProtectedState::Absent)?;
         let ExpandedProfile { mut plan, env, notices, cache, .. } =
             expand(profile, &context()?, &layers).map_err(SandboxError::from)?;
         plan.lifetime = SandboxLifetime::Command;
-        (sandbox.env, sandbox.notices, sandbox._cache) = (env, notices, cache);
+        sandbox.has_cache_mounts = plan.mounts.iter().any(|mount| matches!(mount.source, MountSource::Overlay { .. }));
+        (sandbox.env, sandbox.notices, sandbox.cache) = (env, notices, cache);
         let sent = wire::send(&sandbox.socket, &Request::SetUp(Box::new(plan)), &[]);
         // The reason is in the answer, but the general way finds it too.
         Ok(sent.is_ok().then_some(sandbox))
@@ -80,7 +94,11 @@ impl SingleSandbox {
     /// Runs the command to its end, and passes on the signals that ask this process to end. `on_pause` is called when a
     /// signal has stopped the command, which then continues. Returns `None` if the machine lacks a layer after all:
     /// then nothing has run.
-    pub fn run(self, command: &SandboxCommand, on_pause: Option<&dyn Fn()>) -> Result<Option<ExitStatus>, SpawnError> {
+    pub fn run(
+        mut self,
+        command: &SandboxCommand,
+        on_pause: Option<&dyn Fn()>,
+    ) -> Result<Option<ExitStatus>, SpawnError> {
         let ended = |source| SpawnError::Ended { source: Some(source) };
         // A signal that arrives while the command starts is for the command.
         let signals = SignalRelay::block().map_err(ended)?;
@@ -108,7 +126,10 @@ impl SingleSandbox {
                         signal(&self.socket, Signal::CONT.as_raw());
                     }
                 }
-                Ok((Reply::Ended { status, .. }, _)) => return Ok(Some(ExitStatus::from_raw(status))),
+                Ok((Reply::Ended { status, is_empty, .. }, _)) => {
+                    self.is_empty = is_empty;
+                    return Ok(Some(ExitStatus::from_raw(status)));
+                }
                 Ok((
                     Reply::Started { .. } | Reply::Probed { .. } | Reply::Opened { .. } | Reply::OpenFailed { .. },
                     _,
@@ -132,6 +153,12 @@ impl Drop for SingleSandbox {
     fn drop(&mut self) {
         // PID 1 ends when the socket closes, and the kernel ends all processes with it.
         drop(self.socket.shutdown(Shutdown::Both));
+        // The kernel undoes the mounts when PID 1 ends. That takes a millisecond, and with caches as long as the disk
+        // needs. This process ends now, so it leaves its last child to the system.
+        let is_left = || self.cache.as_ref().is_some_and(|cache| cache.leave_to(self.inner).is_ok());
+        if self.is_empty && (!self.has_cache_mounts || is_left()) {
+            return;
+        }
         while let Err(rustix::io::Errno::INTR) = waitpid(Some(self.inner), WaitOptions::empty()) {}
     }
 }

@@ -15,7 +15,9 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Access;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process_group, pidfd_open, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process_group, pidfd_open, test_kill_process_group, waitpid,
+};
 
 use super::{kernel, network};
 use crate::sandbox::plan::SandboxLifetime;
@@ -90,12 +92,15 @@ impl Commands {
         match spawn(spec, descriptors) {
             Ok(pid) => {
                 self.ids.insert(pid.as_raw_nonzero().get(), id);
-                let handle = match self.lifetime {
-                    SandboxLifetime::Session => pidfd_open(pid, PidfdFlags::empty()).ok(),
-                    SandboxLifetime::Command => None,
-                };
-                let descriptors: Vec<_> = handle.iter().map(std::os::fd::AsFd::as_fd).collect();
-                wire::send(control, &Reply::Started { id }, &descriptors)?;
+                match self.lifetime {
+                    SandboxLifetime::Session => {
+                        let handle = pidfd_open(pid, PidfdFlags::empty()).ok();
+                        let descriptors: Vec<_> = handle.iter().map(std::os::fd::AsFd::as_fd).collect();
+                        wire::send(control, &Reply::Started { id }, &descriptors)?;
+                    }
+                    // The caller waits for the end.
+                    SandboxLifetime::Command => {}
+                }
                 // Signals about exits are lost while a command starts.
                 self.collect(control)
             }
@@ -136,8 +141,9 @@ impl Commands {
             }
             let Some((_, status)) = waitpid(Some(process), WaitOptions::NOHANG)? else { continue };
             if let Some(id) = id {
-                wire::send(control, &Reply::Ended { id, status: status.as_raw() }, &[])?;
                 self.has_ended = self.lifetime == SandboxLifetime::Command;
+                let is_empty = self.has_ended && is_last_process();
+                wire::send(control, &Reply::Ended { id, status: status.as_raw(), is_empty }, &[])?;
             }
         }
     }
@@ -150,6 +156,12 @@ impl Commands {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns whether the PID namespace has no process but this one, which is PID 1. Then none can appear any more.
+fn is_last_process() -> bool {
+    // Sends no signal: PID 1 names all processes of its namespace.
+    test_kill_process_group(Pid::INIT) == Err(rustix::io::Errno::SRCH)
 }
 
 fn open_inside(target: InsideTarget) -> io::Result<OwnedFd> {

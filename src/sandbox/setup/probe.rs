@@ -113,7 +113,7 @@ fn attempt(plan: &SandboxPlan, ids: UserIds) -> io::Result<Option<FailedStep>> {
     let (here, there) = UnixStream::pair()?;
     let in_namespaces = plan.isolation != Isolation::None;
     let cloned = if in_namespaces {
-        clone_mapped(ids)
+        clone_mapped(ids, || {})
     } else {
         kernel::clone_process(rustix::thread::UnshareFlags::empty()).map_err(|source| SetupError {
             layer: Layer::Limits,

@@ -1,9 +1,10 @@
 //! The system calls that a sandbox refuses.
 //!
 //! A filter lists what is refused, because programs use more system calls than a list of allowed ones could follow.
-//! Two filters are needed: one answers "not permitted", the other "not implemented", after which programs fall back.
+//! Most answers are "not permitted". Some are "not implemented", after which programs fall back.
 
 use std::collections::BTreeMap;
+use std::num::TryFromIntError;
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -13,6 +14,17 @@ use seccompiler::{
 use crate::sandbox::plan::{InternetSockets, SocketRules};
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Instructions of a filter: they load a word of the call, jump, compare with a constant, and answer.
+const LOAD_WORD: u16 = 0x20;
+const JUMP: u16 = 0x05;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_AT_LEAST: u16 = 0x35;
+const RETURN: u16 = 0x06;
+/// The word with the number of the call.
+const CALL_NUMBER: u32 = 0;
+/// The answer with an error number, which is added.
+const RETURN_ERROR: u32 = 0x0005_0000;
 
 /// Always refused, with any arguments.
 const REFUSED: &[i64] = &[
@@ -124,21 +136,25 @@ pub(super) enum SeccompError {
     Filter(#[from] seccompiler::Error),
     #[error(transparent)]
     Rule(#[from] seccompiler::BackendError),
+    #[error("the rules do not begin as expected")]
+    Beginning,
+    #[error("a list of system calls does not fit into a filter")]
+    List(#[from] TryFromIntError),
 }
 
-/// Filters that are ready to be applied.
-pub(super) struct SystemCallFilter([BpfProgram; 2]);
+/// A filter that is ready to be applied.
+pub(super) struct SystemCallFilter(BpfProgram);
 
 impl SystemCallFilter {
     /// Refuses system calls for this process and all its descendants.
     pub(super) fn apply(&self) -> Result<(), SeccompError> {
-        Ok(self.0.iter().try_for_each(|program| apply_filter(program))?)
+        Ok(apply_filter(&self.0)?)
     }
 }
 
-/// Makes the filters for these sockets.
+/// Makes the filter for these sockets.
 pub(super) fn filter(sockets: SocketRules) -> Result<SystemCallFilter, SeccompError> {
-    let mut refused: Rules = REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, Vec::new())).collect();
+    let mut refused = Rules::new();
     refused.insert(libc::SYS_clone, namespace_rules()?);
     refused.insert(libc::SYS_ioctl, terminal_rules()?);
     refused.insert(libc::SYS_personality, vec![rule(&[ne(0, 0), ne(0, ADDR_NO_RANDOMIZE), ne(0, QUERY_PERSONALITY)])?]);
@@ -149,8 +165,8 @@ pub(super) fn filter(sockets: SocketRules) -> Result<SystemCallFilter, SeccompEr
     }
     let fast_open = [TCP_FASTOPEN, TCP_FASTOPEN_CONNECT].map(|option| rule(&[eq(1, TCP), eq(2, option)]));
     refused.insert(libc::SYS_setsockopt, fast_open.into_iter().collect::<Result<_, _>>()?);
-    let missing = NOT_IMPLEMENTED.iter().map(|call| (*call, Vec::new())).collect();
-    Ok(SystemCallFilter([compile(refused, libc::EPERM)?, compile(missing, libc::ENOSYS)?]))
+    let program = with_listed_calls_refused(compile(refused)?)?;
+    Ok(SystemCallFilter(with_foreign_calls_refused(program)))
 }
 
 fn namespace_rules() -> Result<Vec<SeccompRule>, SeccompError> {
@@ -199,29 +215,52 @@ fn socket_rules(sockets: SocketRules) -> Result<Vec<SeccompRule>, SeccompError> 
     Ok(rules)
 }
 
-fn compile(rules: Rules, errno: i32) -> Result<BpfProgram, SeccompError> {
+fn compile(rules: Rules) -> Result<BpfProgram, SeccompError> {
     let arch = ARCHITECTURE.ok_or(SeccompError::Architecture)?;
-    let answer = SeccompAction::Errno(errno.cast_unsigned());
+    let answer = SeccompAction::Errno(libc::EPERM.cast_unsigned());
     let program: BpfProgram = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch)?.try_into()?;
-    Ok(with_foreign_calls_refused(program))
+    Ok(program)
+}
+
+/// Adds the calls that are refused with any arguments, before the rules. The kernel checks and translates every
+/// instruction when a filter is applied; the compiled rules would have five for each call.
+fn with_listed_calls_refused(mut program: BpfProgram) -> Result<BpfProgram, SeccompError> {
+    // The check of the architecture comes before, and its jumps end there.
+    let is_number = |instruction: &sock_filter| instruction.code == LOAD_WORD && instruction.k == CALL_NUMBER;
+    let rules = program.iter().position(is_number).ok_or(SeccompError::Beginning)? + 1;
+    let refused: Vec<i64> = REFUSED.iter().chain(REFUSED_HERE).copied().collect();
+    let mut listed = answer(&refused, libc::EPERM)?;
+    listed.extend(answer(NOT_IMPLEMENTED, libc::ENOSYS)?);
+    program.splice(rules..rules, listed);
+    Ok(program)
+}
+
+/// Returns instructions that answer these calls with an error. They need the number, and keep it for other calls.
+fn answer(calls: &[i64], errno: i32) -> Result<Vec<sock_filter>, SeccompError> {
+    let mut instructions = Vec::with_capacity(calls.len() + 2);
+    for (at, call) in calls.iter().enumerate() {
+        // Over the comparisons that follow, and over the jump.
+        let distance = u8::try_from(calls.len() - at)?;
+        instructions.push(sock_filter { code: JUMP_IF_EQUAL, jt: distance, jf: 0, k: u32::try_from(*call)? });
+    }
+    instructions.push(sock_filter { code: JUMP, jt: 0, jf: 0, k: 1 });
+    instructions.push(sock_filter { code: RETURN, jt: 0, jf: 0, k: RETURN_ERROR | errno.cast_unsigned() });
+    Ok(instructions)
 }
 
 /// Answers calls of other architectures with ENOSYS. The compiled filter kills the process instead, and does not know
 /// the numbers of x32.
 fn with_foreign_calls_refused(mut program: BpfProgram) -> BpfProgram {
-    const RETURN: u16 = 0x06;
     const KILL: u32 = 0x8000_0000;
-    let not_implemented = 0x0005_0000 | libc::ENOSYS.cast_unsigned();
+    let not_implemented = RETURN_ERROR | libc::ENOSYS.cast_unsigned();
     for instruction in program.iter_mut().filter(|instruction| instruction.code == RETURN && instruction.k == KILL) {
         instruction.k = not_implemented;
     }
     if cfg!(target_arch = "x86_64") {
-        const LOAD_WORD: u16 = 0x20;
-        const JUMP_IF_AT_LEAST: u16 = 0x35;
         const X32: u32 = 0x4000_0000;
         let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
         let check = [
-            instruction(LOAD_WORD, 0, 0, 0),
+            instruction(LOAD_WORD, 0, 0, CALL_NUMBER),
             instruction(JUMP_IF_AT_LEAST, 0, 1, X32),
             instruction(RETURN, 0, 0, not_implemented),
         ];
@@ -253,4 +292,57 @@ fn ne(argument: u8, value: u64) -> Condition {
 
 fn masked(argument: u8, mask: u64, value: u64) -> Condition {
     (argument, SeccompCmpOp::MaskedEq(mask), value)
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    const ARCHITECTURE_WORD: u32 = 4;
+    const X86_64: u32 = 0xc000_003e;
+    const I386: u32 = 0x4000_0003;
+    const ALLOW: u32 = 0x7fff_0000;
+
+    /// Returns the answer to a call whose arguments are zero, as the kernel computes it.
+    fn answer_to(number: i64, architecture: u32) -> u32 {
+        const MASK: u16 = 0x54;
+        const JUMP_IF_GREATER: u16 = 0x25;
+        let rules = SocketRules { unix: true, internet: InternetSockets::All, netlink_route: true };
+        let SystemCallFilter(program) = filter(rules).unwrap();
+        let (mut at, mut word) = (0, 0);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[at].clone();
+            at += 1;
+            let jump = |is_true: bool| usize::from(if is_true { jt } else { jf });
+            match code {
+                LOAD_WORD if k == CALL_NUMBER => word = u32::try_from(number).unwrap(),
+                LOAD_WORD if k == ARCHITECTURE_WORD => word = architecture,
+                LOAD_WORD => word = 0,
+                MASK => word &= k,
+                JUMP_IF_EQUAL => at += jump(word == k),
+                JUMP_IF_AT_LEAST => at += jump(word >= k),
+                JUMP_IF_GREATER => at += jump(word > k),
+                JUMP => at += usize::try_from(k).unwrap(),
+                RETURN => return k,
+                _ => panic!("unknown instruction {code:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn listed_calls_are_refused_and_others_pass() {
+        let error = |errno: i32| RETURN_ERROR | errno.cast_unsigned();
+        for call in REFUSED.iter().chain(REFUSED_HERE) {
+            assert_eq!(answer_to(*call, X86_64), error(libc::EPERM), "{call}");
+        }
+        for call in NOT_IMPLEMENTED {
+            assert_eq!(answer_to(*call, X86_64), error(libc::ENOSYS), "{call}");
+        }
+        for call in [libc::SYS_read, libc::SYS_openat, libc::SYS_execve, libc::SYS_clone, libc::SYS_ioctl] {
+            assert_eq!(answer_to(call, X86_64), ALLOW, "{call}");
+        }
+        assert_eq!(answer_to(libc::SYS_socket, X86_64), error(libc::EPERM), "family zero");
+        assert_eq!(answer_to(libc::SYS_read, I386), error(libc::ENOSYS));
+        assert_eq!(answer_to(libc::SYS_read | 0x4000_0000, X86_64), error(libc::ENOSYS), "x32");
+    }
 }

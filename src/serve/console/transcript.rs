@@ -84,7 +84,7 @@ fn one_event(stored: &StoredEvent, event: &Event) -> Option<Markup> {
         Event::ExternalSessionOpened { agent, .. } => {
             remark(stored, &format!("From here on, the external agent {agent} works on this session."))
         }
-        Event::Undone { .. } => remark(stored, "The last prompt and its answer were undone."),
+        Event::Undone { .. } => remark(stored, "Turns were undone, or an undo was reversed."),
         Event::External { .. } => return None,
     })
 }

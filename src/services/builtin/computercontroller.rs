@@ -6,6 +6,7 @@
 mod browser;
 mod browser_tools;
 mod cache;
+mod document_arguments;
 mod files;
 mod page_camera;
 mod parser;
@@ -35,13 +36,14 @@ use sha2::{Digest as _, Sha256};
 use super::answer::{self, ToolRefusal, ToolReply, count, label_untrusted, size};
 use super::developer::{DeveloperState, paths};
 use super::{call_context, fetch, schema};
-use crate::document::{DocumentEdit, DocumentImage, DocumentView, ReadRequest, SheetSpec, TextBlock};
+use crate::document::{DocumentImage, DocumentView, ReadRequest};
 use crate::sandbox::SandboxLauncher;
 use crate::tool::{Activity, SessionContext, SessionStates};
 use browser::BrowserSetup;
 pub(crate) use browser::BrowserState;
 pub(crate) use cache::DocumentCache;
 use cache::{CacheEntry, CachedDocument, DOCUMENT, PAGE};
+use document_arguments::{ReadCache, ReadDocument, UpdateDocument, WriteDocument};
 use files::{image_names, load, load_images, save};
 pub(super) use page_camera::PageCamera;
 pub(super) use parser::DocumentParser;
@@ -82,70 +84,6 @@ impl std::fmt::Debug for ComputerControllerService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ComputerControllerService").field("parser", &self.parser).finish_non_exhaustive()
     }
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct ReadDocument {
-    /// PDF, DOCX, XLSX, PPTX, ODT, ODS, CSV or TSV file
-    #[schemars(length(min = 1))]
-    path: String,
-    /// Default: text
-    what: Option<DocumentView>,
-    /// PDF pages or slides, such as 3 or 2-5
-    #[schemars(length(max = 200))]
-    pages: Option<String>,
-    /// Only this sheet
-    #[schemars(length(max = 255))]
-    sheet: Option<String>,
-    /// Cells, such as B2:D20 or C:D
-    #[schemars(length(max = 40))]
-    range: Option<String>,
-    /// Only lines and cells with this text
-    #[schemars(length(max = 1000))]
-    search: Option<String>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct WriteDocument {
-    /// New .docx or .xlsx file
-    #[schemars(length(min = 1))]
-    path: String,
-    /// DOCX: paragraphs, tables and images
-    #[schemars(length(max = 10000))]
-    blocks: Option<Vec<TextBlock>>,
-    /// XLSX: sheets in order
-    #[schemars(length(max = 255))]
-    sheets: Option<Vec<SheetSpec>>,
-    /// Replace an existing file
-    #[serde(default)]
-    overwrite: bool,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct UpdateDocument {
-    /// Existing .docx or .xlsx file
-    #[schemars(length(min = 1))]
-    path: String,
-    /// Applied in order, all or none
-    #[schemars(length(min = 1))]
-    edits: Vec<DocumentEdit>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct ReadCache {
-    /// From list_cache or read_document, such as d1
-    #[schemars(length(min = 1))]
-    id: String,
-    /// First line
-    #[schemars(range(min = 1))]
-    line: Option<usize>,
-    /// Number of lines
-    #[schemars(range(min = 1, max = 2000))]
-    limit: Option<usize>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -79,9 +79,17 @@ pub const COUNTED: usize = 400;
 /// The number of newest messages that a verbatim search reads.
 const READ_THROUGH: usize = 20_000;
 
-/// SQL: `e` is not undone. An `undone` event keeps the first `events` events of its session.
-const STANDS: &str = "NOT EXISTS (SELECT 1 FROM event u WHERE u.session = e.session AND u.seq > e.seq
-    AND u.kind = 'undone' AND json_extract(u.body, '$.events') < e.seq)";
+/// SQL: `e` is not undone. An `undone` event restores the state after the first `events` events of its session, so it may
+/// reverse an earlier undo. From the end of the log, `kept` jumps from each undo that counts to the state it restores.
+const STANDS: &str = "(NOT EXISTS (SELECT 1 FROM event u WHERE u.session = e.session AND u.seq > e.seq
+        AND u.kind = 'undone')
+    OR NOT EXISTS (WITH RECURSIVE kept(count) AS (
+        SELECT 9223372036854775807
+        UNION ALL
+        SELECT min(json_extract(u.body, '$.events'), u.seq - 1) FROM kept JOIN event u ON u.session = e.session
+        AND u.seq = (SELECT max(x.seq) FROM event x WHERE x.session = e.session AND x.kind = 'undone'
+            AND x.seq > e.seq AND x.seq <= kept.count))
+    SELECT 1 FROM kept WHERE kept.count < e.seq))";
 
 /// SQL: `?4` and `?5` are times or null, `?6` is a JSON list of session ids.
 const WHEN: &str = "(?4 IS NULL OR e.at >= ?4) AND (?5 IS NULL OR e.at < ?5)
