@@ -52,8 +52,8 @@ use wire::ClientWriter;
 pub use limits::{UsageError, check_usage};
 pub use message_routes::{IncomingMessage, MessageStream, OutgoingMessage, Response, StreamRoutes};
 pub use relay::{
-    EditorRelay, RelayOutput, TerminalCall, TerminalCreation, TerminalExit, TerminalReply, TerminalRequest,
-    TerminalRequestError,
+    EditorRelay, RelayOutput, TerminalCall, TerminalCallRequest, TerminalCallRequestError, TerminalCreation,
+    TerminalReply,
 };
 pub use remote::{ClientInput, ClientOutput, OutputMeter, connect};
 

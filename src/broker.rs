@@ -160,7 +160,7 @@ pub enum BindError {
     #[error("there is no mode `{0}`")]
     UnknownMode(ModeId),
     #[error("`{mode}` cannot be entered: {setting} does not list it")]
-    Managed { mode: ModeId, setting: ManagedSetting },
+    Managed { mode: ModeId, setting: Box<ManagedSetting> },
     #[error("`{mode}` cannot be entered: it depends on the service `{service}`, which is only planned")]
     Planned { mode: ModeId, service: ServiceName },
     #[error("`{mode}` cannot be entered: {error}")]
@@ -322,7 +322,7 @@ impl Broker {
     /// Returns the error for a mode that is not in the plan.
     fn missing_mode(&self, id: &ModeId) -> BindError {
         match self.plan.mode_refusal(id) {
-            Some(setting) => BindError::Managed { mode: id.clone(), setting },
+            Some(setting) => BindError::Managed { mode: id.clone(), setting: Box::new(setting) },
             None => BindError::UnknownMode(id.clone()),
         }
     }

@@ -3,6 +3,7 @@
 //! Invariant: only this module prints, reads the environment or exits. No other module uses it.
 
 mod acp;
+mod agent_flags;
 mod agents;
 mod app_gallery;
 mod apps;

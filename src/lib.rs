@@ -1,7 +1,7 @@
 //! Skein: one server in front of many agents. Each agent, in each of its modes, gets exactly the MCP services that its
 //! manifest names, and no others.
 //!
-//! The modules are listed from the leaves up. `docs/architecture.md` has the arrows between them, which a test
+//! The modules are listed from the leaves up. `docs/dependencies.md` has the arrows between them, which a test
 //! enforces.
 
 /// Names that appear in manifests.

@@ -219,10 +219,11 @@ impl SessionGrant {
     /// Fails if a client with this grant must not use a session that is open with another grant. The processes of the
     /// session see all roots of its token, and the client would see them through the session.
     pub fn check_session_of(&self, opener: &Self) -> Result<(), GrantError> {
-        if self.is_same_token(opener) || self.principal.is_local() {
+        if self.is_same_token(opener) {
             return Ok(());
         }
-        let is_covered = opener.limits.roots.iter().all(|root| self.limits.admits_folder(root));
+        let is_covered =
+            self.principal.is_local() || opener.limits.roots.iter().all(|root| self.limits.admits_folder(root));
         if is_covered && self.principal == opener.principal { Ok(()) } else { Err(GrantError::OtherToken) }
     }
 

@@ -310,6 +310,11 @@ impl ToolOutcome {
         Self { is_error: true, ..Self::text(text) }
     }
 
+    /// Returns the result of a call that the user cancelled.
+    pub fn cancelled() -> Self {
+        Self::error("the user cancelled before this call was done")
+    }
+
     /// Returns all text of the result.
     pub fn all_text(&self) -> String {
         self.content.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n")

@@ -11,9 +11,7 @@ mod questions;
 mod reconnect;
 mod terminals;
 
-pub use terminals::{
-    TerminalCall, TerminalCreation, TerminalExit, TerminalReply, TerminalRequest, TerminalRequestError,
-};
+pub use terminals::{TerminalCall, TerminalCallRequest, TerminalCallRequestError, TerminalCreation, TerminalReply};
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -96,6 +96,11 @@ impl ClientCalls {
         !self.lock_suspended().is_empty()
     }
 
+    /// Returns whether the call with this request state waits for an answer of the client.
+    pub(super) fn is_suspended(&self, state: &str) -> bool {
+        self.lock_suspended().contains_key(state)
+    }
+
     /// Cancels all calls, and waits until they have ended.
     pub(super) async fn stop(&self) {
         self.lock_suspended().clear();

@@ -195,6 +195,11 @@ impl BindingServer {
         self.client_calls.as_ref().is_some_and(ClientCalls::has_suspended)
     }
 
+    /// Returns whether the call with this request state waits for an answer of a client.
+    pub fn is_suspended(&self, state: &str) -> bool {
+        self.client_calls.as_ref().is_some_and(|calls| calls.is_suspended(state))
+    }
+
     /// Ends the calls that wait for answers of clients, and all others whose questions go to them.
     pub async fn stop(&self) {
         if let Some(calls) = &self.client_calls {

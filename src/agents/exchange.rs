@@ -302,7 +302,7 @@ impl Exchange {
         self.notifier.log(Event::ToolStarted { call: call.clone(), by: None });
         let seen = Arc::default();
         let called = match self.code_for(call) {
-            _ if cancel.is_cancelled() => CallResult { outcome: cancelled(), refused: None },
+            _ if cancel.is_cancelled() => CallResult { outcome: ToolOutcome::cancelled(), refused: None },
             Some(code) => self.call_code(code, call, view, cancel).await,
             None => {
                 let outcome = self.dispatch(call, view, &seen, cancel).await;
@@ -356,7 +356,7 @@ impl Exchange {
         inner.close();
         match called {
             Ok(outcome) => outcome,
-            Err(ServiceError::Cancelled) => cancelled(),
+            Err(ServiceError::Cancelled) => ToolOutcome::cancelled(),
             Err(error) => ToolOutcome::error(error.to_string()),
         }
     }
@@ -369,10 +369,6 @@ impl std::fmt::Debug for Exchange {
             .field("binding", &self.binding)
             .finish_non_exhaustive()
     }
-}
-
-pub(super) fn cancelled() -> ToolOutcome {
-    ToolOutcome::error("the user cancelled before this call was done")
 }
 
 fn tool_use(part: &MessagePart) -> Option<&ToolUse> {

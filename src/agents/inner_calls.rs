@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
-use super::exchange::cancelled;
 use super::{Event, Notifier};
 use crate::conversation::{Content, ToolUse};
 use crate::tool::{InnerCall, InnerCallSink, ToolOutcome, truncate};
@@ -41,7 +40,7 @@ impl InnerCallLog {
         let mut state = self.state();
         state.is_closed = true;
         for (number, name) in std::mem::take(&mut state.open) {
-            self.log_end(number, name, cancelled());
+            self.log_end(number, name, ToolOutcome::cancelled());
         }
     }
 

@@ -10,12 +10,12 @@ use clap::Args;
 use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
+use super::agent_flags::AgentFlags;
 use super::configure::ConfigureArgs;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput};
 use super::reload::{self, ReloadTriggers};
 use super::runtime::{self, CommandRuntime, StopSignals};
-use super::session_flags::AgentFlags;
 use super::upgrade::{self, Reader};
 use super::workspace_loader::WorkspaceLoader;
 use super::{Global, configure, managed_files, top_of_mind, tutorial};

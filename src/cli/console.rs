@@ -6,11 +6,11 @@ use std::time::Duration;
 use clap::Args;
 
 use super::Global;
+use super::agent_flags::AgentFlags;
 use super::folders::Folders;
 use super::open_browser::open_browser;
 use super::output::{CommandError, CommandOutput};
 use super::serve::{ServerLaunch, serve_failure};
-use super::session_flags::AgentFlags;
 use crate::serve::{HttpFrontEnd, ServeSettings};
 
 /// Time for running turns at the end.

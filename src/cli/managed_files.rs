@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 use super::Global;
 use super::folders::Folders;
 use super::output::{CommandError, display_line};
-use super::runtime::ADMINISTRATOR;
 use crate::diagnostic::Severity;
 use crate::graph::{self, Plan, Resolution};
 use crate::manifest::{ManagedFile, Manifests, load_managed, read_named};
 use crate::sandbox::{Enforcement, StatedEnforcement};
+
+/// Help for a refusal by a managed setting.
+pub(super) const ADMINISTRATOR: &str =
+    "ask the administrator of this machine; `skein doctor` lists the managed settings";
 
 /// The file of the administrator. It applies to every user of this machine.
 const SYSTEM_FILE: &str = "/etc/skein/config.yaml";
@@ -59,7 +62,9 @@ pub(super) fn notes(global: &Global, manifests: &Manifests) -> Vec<String> {
         notes.push(format!("the approval level is `{loosest}`, not `{level}`: {setting} allows no looser level"));
     }
     for entry in managed.entries() {
-        let stated = entry.config.sandbox.as_ref().and_then(|sandbox| sandbox.all.enforce);
+        let sandbox = entry.config.sandbox.as_ref();
+        // Limits without `enforce` keep the sandbox on, too.
+        let stated = sandbox.map(|sandbox| sandbox.all.enforce.unwrap_or(StatedEnforcement::Preferred));
         let flag = global.sandbox.map(Enforcement::from);
         if let (Some(stated), Some(flag)) = (stated, flag)
             && flag > Enforcement::from(stated)

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::attention::UserAttention;
 use super::folders::Folders;
 use super::logins::Logins;
+use super::managed_files::ADMINISTRATOR;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::{Global, sandbox};
 use crate::agents::TurnLimits;
@@ -273,10 +274,6 @@ pub(super) fn bind_failure(error: &BindError) -> CommandError {
     };
     CommandError::work(error.to_string(), help)
 }
-
-/// Help for a refusal by a managed setting.
-pub(super) const ADMINISTRATOR: &str =
-    "ask the administrator of this machine; `skein doctor` lists the managed settings";
 
 /// Help for an unknown session id.
 pub(super) const LISTED: &str = "`skein sessions list` shows those that there are";

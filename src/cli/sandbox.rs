@@ -131,8 +131,12 @@ impl SandboxArgs {
         folders: &Folders,
         output: &mut CommandOutput,
     ) -> Result<SandboxProfile, CommandError> {
-        let mut profile = match (&self.agent, global) {
-            (None, _) | (_, None) => self.profile_of_flags(),
+        let profile = match (&self.agent, global) {
+            (None, _) | (_, None) => {
+                let profile = self.profile_of_flags();
+                SandboxProfile { enforce: flag.map_or(profile.enforce, Enforcement::from), ..profile }
+            }
+            // The plan has applied `--sandbox`, within managed settings.
             (Some(agent), Some(global)) => {
                 let plan = workspace::plan(global, folders, output)?;
                 let id = ModeRequest::new(Some(agent), self.mode.as_deref()).find(&plan)?;
@@ -143,7 +147,6 @@ impl SandboxArgs {
                 plan.mode_sandbox(&id).cloned().ok_or_else(no_profile)?
             }
         };
-        profile.enforce = flag.map_or(profile.enforce, Enforcement::from);
         match profile.enforce {
             Enforcement::Required | Enforcement::Preferred => Ok(profile),
             Enforcement::Off => Err(CommandError::usage(

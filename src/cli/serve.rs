@@ -11,12 +11,12 @@ use clap::Args;
 use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
+use super::agent_flags::AgentFlags;
 use super::app_gallery::StoredApps;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::reload::{self, ReloadTriggers};
 use super::runtime::{self, CommandRuntime, StopSignals, store_failure};
-use super::session_flags::AgentFlags;
 use super::workspace_loader::WorkspaceLoader;
 use super::{Global, SandboxFlag, private_files, top_of_mind};
 use crate::acp::{AcpServer, SessionObserver, SharedSessions};

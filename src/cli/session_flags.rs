@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
+use super::agent_flags::AgentFlags;
 use super::folders::Folders;
 use super::keys::Keys;
 use super::models::{KnownModels, check_model};
@@ -24,48 +25,6 @@ use crate::project::{ClientPorts, ExplicitSettings, LaunchedSession, ModeRequest
 use crate::session::{ModelSource, PromptError, Session, SessionRoots, SessionSettings, Sessions};
 use crate::store::{self, FolderFilter, ListFilter, StoredSession};
 use crate::tool::ask::Asker;
-
-/// Flags that choose agent, mode and model.
-#[derive(Debug, Clone, Default, Args)]
-pub(super) struct AgentFlags {
-    /// Choose an agent, as agent or agent/mode
-    ///
-    /// The default is the profile's agent and mode. Without one it is `orchestrator/auto`, or `goose/assistant` if no
-    /// model is configured.
-    #[arg(long, short)]
-    pub(super) agent: Option<String>,
-    /// Choose a mode; default: the agent's default mode
-    ///
-    /// Without -a, the mode of the one agent that has it.
-    #[arg(long, short)]
-    pub(super) mode: Option<String>,
-    /// Choose a model, as provider:model or replay:FILE
-    ///
-    /// The default is the profile's model, or else `offline`, which calls tools by name.
-    #[arg(long, env = "SKEIN_MODEL")]
-    pub(super) model: Option<String>,
-}
-
-impl AgentFlags {
-    /// Returns the model. An empty value counts as unset.
-    pub(super) fn model(&self) -> Option<ModelRef> {
-        self.model.as_deref().filter(|model| !model.is_empty()).map(ModelRef::from)
-    }
-
-    /// Returns the mode of new sessions: from the flags, or else from the profile, or else the default.
-    pub(super) fn mode_request(&self, settings: &Settings) -> ModeRequest {
-        self.named_mode().or_profile(settings).or_default(&self.model_or_default(settings))
-    }
-
-    /// Returns the model of new sessions: from the flags, or else from the profile.
-    pub(super) fn model_or_default(&self, settings: &Settings) -> ModelRef {
-        self.model().or_else(|| settings.processor.clone()).unwrap_or(ModelRef::Offline)
-    }
-
-    fn named_mode(&self) -> ModeRequest {
-        ModeRequest::new(self.agent.as_deref(), self.mode.as_deref())
-    }
-}
 
 /// Flags of every command that runs a session in the terminal.
 #[derive(Debug, Args)]
@@ -134,7 +93,7 @@ impl<'a> LaunchSettings<'a> {
             settings.processor = Some(model_of(provider, model, &settings)?);
             settings.fallbacks.clear();
         }
-        let request = match suggested.mode.filter(|_| args.speaker.named_mode().is_empty()) {
+        let request = match suggested.mode.filter(|_| args.speaker.mode_of_flags().is_empty()) {
             Some((agent, mode)) => ModeRequest::new(Some(agent), Some(mode)),
             None => args.speaker.mode_request(&settings),
         };
@@ -211,7 +170,7 @@ impl<'a> LaunchSettings<'a> {
             broker: started.runtime.broker().with_rules(self.args.rules.rules()),
             models: Arc::clone(&self.models) as Arc<_>,
             external_agents: started.runtime.external_agents(),
-            mode: self.args.speaker.named_mode(),
+            mode: self.args.speaker.mode_of_flags(),
             model: self.choice.model.clone(),
             others: self.named.clone(),
             rules: Arc::new(UserConfig { folder: self.folders.config.clone() }),
@@ -235,7 +194,7 @@ impl<'a> LaunchSettings<'a> {
 
     fn launcher(&self, project: Project) -> SessionLauncher {
         let explicit = ExplicitSettings {
-            mode: !self.args.speaker.named_mode().is_empty(),
+            mode: !self.args.speaker.mode_of_flags().is_empty(),
             model: self.args.speaker.model().is_some(),
         };
         SessionLauncher::in_mode(self.choice.mode.clone(), self.sessions.clone(), project, self.choice.approval)

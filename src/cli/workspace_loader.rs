@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use super::agent_flags::AgentFlags;
 use super::folders::Folders;
 use super::keys::Keys;
 use super::models::KnownModels;
 use super::output::CommandError;
 use super::rule_store::UserConfig;
 use super::runtime::CommandRuntime;
-use super::session_flags::AgentFlags;
 use super::{Global, managed_files, standalone, workspace};
 use crate::agents::ExternalAgents;
 use crate::broker::Broker;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::graph::resolve;
 use crate::ids::ServiceName;
-use crate::manifest::{Layer, Root, load};
+use crate::manifest::{Layer, ManagedFile, Root, load, load_managed};
 use crate::sandbox::{CommandPower, FileAccess, GitAccess, OtherHosts, PortAccess};
 
 fn plan(layers: &[(Layer, &str, &str)]) -> Plan {
@@ -148,6 +148,19 @@ fn the_flag_overrides_manifests_and_config() {
     let profile = plan.mode_sandbox(&id("coding/backend")).expect("a profile");
     assert_eq!(profile.enforce, Enforcement::Off);
     assert_eq!(profile_text(ProcessKind::Command, Some(profile)), "unsandboxed (--sandbox off)");
+}
+
+#[test]
+fn a_flag_does_not_lift_managed_limits() {
+    let text = "version: 1\nsandbox: {client_services: {files: read-only, enforce: required}}\n".to_owned();
+    let file = ManagedFile { file: "managed.yaml".to_owned(), text };
+    let (mut manifests, found) = load_managed(&[(Layer::Builtin, Root::Builtin)], None, &[file]);
+    manifests.sandbox_flag = Some(Enforcement::Off);
+    let plan = resolve(manifests, found).plan.expect("a plan");
+    let clients = plan.client_sandbox().expect("a profile");
+    assert_eq!((clients.files, clients.enforce), (FileAccess::ReadOnly, Enforcement::Required));
+    let backend = plan.mode_sandbox(&id("coding/backend")).expect("a profile");
+    assert_eq!(backend.enforce, Enforcement::Preferred);
 }
 
 #[test]

@@ -101,6 +101,8 @@ struct ConfigSources<'a> {
     user_programs: Vec<SandboxSettings>,
     project_programs: Vec<SandboxSettings>,
     flag: Option<Enforcement>,
+    /// The loosest enforcement, if managed settings limit processes. Otherwise a flag would lift these limits.
+    loosest: Option<Enforcement>,
 }
 
 impl<'a> ConfigSources<'a> {
@@ -118,7 +120,14 @@ impl<'a> ConfigSources<'a> {
             user,
             project,
             flag: manifests.sandbox_flag,
+            loosest: manifests.managed.sandbox_configs().next().map(|_| Enforcement::Preferred),
         }
+    }
+
+    fn resolve(&self, sources: &ProfileSources<'_>) -> Option<SandboxProfile> {
+        let profile = sources.resolve()?;
+        let enforce = self.loosest.map_or(profile.enforce, |loosest| profile.enforce.min(loosest));
+        Some(SandboxProfile { enforce, ..profile })
     }
 
     fn of_mode(
@@ -135,7 +144,7 @@ impl<'a> ConfigSources<'a> {
             let all = configs.iter().map(|config| &config.all);
             all.chain(configs.iter().filter_map(|config| config.modes.get(&name))).collect()
         };
-        ProfileSources {
+        self.resolve(&ProfileSources {
             owner: ProfileOwner::Mode,
             default: power.map(SandboxProfile::of_commands),
             builtin: stated.filter(|_| mode.layer == Layer::Builtin),
@@ -143,12 +152,11 @@ impl<'a> ConfigSources<'a> {
             user: of_mode(&self.user),
             flag: self.flag,
             project: of_mode(&self.project),
-        }
-        .resolve()
+        })
     }
 
     fn of_program(&self, stated: Option<&SandboxSettings>, layer: Layer) -> Option<SandboxProfile> {
-        ProfileSources {
+        self.resolve(&ProfileSources {
             owner: ProfileOwner::Program,
             default: None,
             builtin: stated.filter(|_| layer == Layer::Builtin),
@@ -156,8 +164,7 @@ impl<'a> ConfigSources<'a> {
             user: self.user_programs.iter().collect(),
             flag: self.flag,
             project: self.project_programs.iter().collect(),
-        }
-        .resolve()
+        })
     }
 
     fn of_service(&self, service: &ServiceEntry, clients: Option<&SandboxProfile>) -> Option<SandboxProfile> {
@@ -177,9 +184,10 @@ impl<'a> ConfigSources<'a> {
             configs.iter().filter_map(|config| config.client_services.as_ref()).collect()
         };
         let mut stated = of(&self.user);
-        let mut tighter = of(&self.project);
-        if stated.is_empty() && !tighter.is_empty() {
-            stated.push(tighter.remove(0));
+        let tighter = of(&self.project);
+        if stated.is_empty() {
+            // It also tightens the result, so that a flag does not turn off what an administrator requires.
+            stated.extend(tighter.first().copied());
         }
         let mut profile = self.of_program(stated.first().copied(), Layer::User)?;
         profile = tighter.iter().fold(profile, |profile, settings| settings.tighten(&profile));

@@ -10,7 +10,7 @@ use super::expand::SandboxContext;
 use super::explain::{ExplainedLine, ProtectedState, explain};
 use super::layer_probe::probe_layers;
 use super::layers::LayerRestriction;
-use super::paths::HiddenPaths;
+use super::paths::{HiddenPaths, is_below};
 use super::plan::TerminalSession;
 use super::profile::SandboxProfile;
 use super::proxy::{CompanyProxy, CompanyProxyError};
@@ -33,11 +33,6 @@ pub struct SandboxLauncher {
     pub quarantine: PathBuf,
     pub restriction: LayerRestriction,
     pub host: HostResources,
-}
-
-/// Returns whether the path is below one of the folders.
-pub(super) fn is_below(path: &Path, folders: &[PathBuf]) -> bool {
-    folders.iter().any(|folder| path.starts_with(folder))
 }
 
 /// What Skein uses outside for the processes of a sandbox.

@@ -15,6 +15,11 @@ const STARTS_SERVERS: &str = "it names programs that are started as MCP servers"
 const INSTRUCTS_AGENTS: &str = "agents follow the instructions in it";
 const RUNS_IN_CI: &str = "it runs programs when the project is pushed";
 
+/// Returns whether the path is below one of the folders.
+pub(super) fn is_below(path: &Path, folders: &[PathBuf]) -> bool {
+    folders.iter().any(|folder| path.starts_with(folder))
+}
+
 /// Names that are protected anywhere below a root, with all their contents, and the reason.
 pub const PROTECTED: [(&str, &str); 12] = [
     (".skein", READ_BY_SKEIN),

@@ -19,6 +19,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
+use futures::StreamExt as _;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -104,7 +105,10 @@ async fn answer(
     };
     Ok(match answered {
         Ok(RpcAnswer::Result(result)) => json_response(&json!({"jsonrpc": "2.0", "id": id, "result": result})),
-        Ok(RpcAnswer::Stream(stream)) => event_stream::response(stream.into_events(id)),
+        Ok(RpcAnswer::Stream(stream)) => {
+            let ended = endpoint.token.ended.clone().cancelled_owned();
+            event_stream::response(stream.into_events(id).take_until(ended))
+        }
         Err(error) => error.to_response(&id),
     })
 }

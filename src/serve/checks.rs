@@ -66,9 +66,10 @@ impl Refusal {
         Self { retry_after: Some(seconds.max(1)), ..self }
     }
 
-    /// Returns the refusal of a body that is too large.
-    pub(super) fn too_large() -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {} MiB\n", MAX_BODY >> 20))
+    /// Returns the refusal of a body with more than `limit` bytes.
+    pub(super) fn too_large(limit: usize) -> Self {
+        let limit = if limit < 1 << 20 { format!("{} KiB", limit >> 10) } else { format!("{} MiB", limit >> 20) };
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {limit}\n"))
     }
 }
 
@@ -126,7 +127,7 @@ fn check_source(state: &ServerState, request: &Request) -> Result<(), Refusal> {
         return Err(Refusal::new(StatusCode::FORBIDDEN, text));
     }
     if content_length(request).is_some_and(|length| length > MAX_BODY as u64) {
-        return Err(Refusal::too_large());
+        return Err(Refusal::too_large(MAX_BODY));
     }
     if arrival.capacity == Capacity::Exhausted {
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many connections\n").retry_after(5));
@@ -160,14 +161,19 @@ fn content_length(request: &Request) -> Option<u64> {
 }
 
 /// Reads a whole body. Fails if it is larger than [`MAX_BODY`], or the client disconnects.
-pub(super) async fn read_body(mut body: Body) -> Result<Vec<u8>, Refusal> {
+pub(super) async fn read_body(body: Body) -> Result<Vec<u8>, Refusal> {
+    read_within(body, MAX_BODY).await
+}
+
+/// Reads a whole body. Fails if it is larger than `limit`, or the client disconnects.
+pub(super) async fn read_within(mut body: Body, limit: usize) -> Result<Vec<u8>, Refusal> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the body ended early\n"))?;
         let Some(data) = frame.data_ref() else { continue };
-        if bytes.len() + data.len() > MAX_BODY {
+        if bytes.len() + data.len() > limit {
             discard(body).await;
-            return Err(Refusal::too_large());
+            return Err(Refusal::too_large(limit));
         }
         bytes.extend_from_slice(data);
     }

@@ -1,4 +1,4 @@
-//! Server-sent events: the answers that REST and A2A send piece by piece.
+//! Server-sent events: the answers that REST, A2A and the console send piece by piece.
 
 use std::convert::Infallible;
 use std::time::Duration;

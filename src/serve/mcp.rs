@@ -231,14 +231,18 @@ impl McpEndpoints {
         self.find(key).filter(|endpoint| fits(endpoint)).or_else(older)
     }
 
-    /// Returns the endpoint with an older plan in which a turn waits for the answer in this body.
+    /// Returns the endpoint in which a turn or a call waits for the answer in this body. `None` if there is none, or no
+    /// endpoint has an older plan.
     fn find_waiting(&self, key: &EndpointKey, body: &[u8]) -> Option<Arc<McpEndpoint>> {
         if self.lock_replaced().is_empty() {
             return None;
         }
         let message: Value = serde_json::from_slice(body).ok()?;
         let waiting = message["params"]["requestState"].as_str()?;
-        self.find_with(key, |endpoint| matches!(&endpoint.served, ServedParts::Agents(it) if it.is_suspended(waiting)))
+        self.find_with(key, |endpoint| match &endpoint.served {
+            ServedParts::Agents(agents) => agents.is_suspended(waiting),
+            ServedParts::Tools { server, .. } => server.is_suspended(waiting),
+        })
     }
 
     /// Returns the place of an endpoint that is to be opened with this plan. One with another plan leaves the place.

@@ -14,6 +14,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
+use futures::StreamExt as _;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -61,7 +62,7 @@ async fn create_run(
 ) -> Result<Response, RestError> {
     let new: NewRun = read_json(request).await?;
     let run = runs::start(&state, &token, new.request()?).await?;
-    Ok(answer(run, new.mode, 0).await)
+    Ok(answer(&token, run, new.mode, 0).await)
 }
 
 async fn read_run(
@@ -124,7 +125,7 @@ async fn resume_run(
     let RunAnswer { await_resume, mode } = read_json(request).await?;
     let position = run.event_count();
     runs::resume(&run, &token, &await_resume.message.text())?;
-    Ok(answer(run, mode, position).await)
+    Ok(answer(&token, run, mode, position).await)
 }
 
 /// Returns the session with this UUID. Skein keeps its history, which only its agents read.
@@ -144,8 +145,8 @@ fn find_run(state: &ServerState, token: &ActiveToken, id: &str) -> Result<Arc<Ag
     state.runs.find(id, &token.grant).ok_or_else(|| RestError::not_found("there is no such run"))
 }
 
-/// Answers with the run or its events from `position` on, as the client asked.
-async fn answer(run: Arc<AgentRun>, mode: RunMode, position: usize) -> Response {
+/// Answers with the run or its events from `position` on, as the client asked. The events end with the token.
+async fn answer(token: &ActiveToken, run: Arc<AgentRun>, mode: RunMode, position: usize) -> Response {
     let id = HeaderValue::from_str(&run.id).ok();
     let mut response = match mode {
         RunMode::Sync => {
@@ -153,7 +154,10 @@ async fn answer(run: Arc<AgentRun>, mode: RunMode, position: usize) -> Response 
             json_response(StatusCode::OK, &run_json::run(&run))
         }
         RunMode::Async => json_response(StatusCode::ACCEPTED, &run_json::run(&run)),
-        RunMode::Stream => event_stream::response(futures::stream::unfold((run, position), next_event)),
+        RunMode::Stream => {
+            let events = futures::stream::unfold((run, position), next_event);
+            event_stream::response(events.take_until(token.ended.clone().cancelled_owned()))
+        }
     };
     if let Some(id) = id {
         response.headers_mut().insert(RUN_ID, id);

@@ -3,9 +3,9 @@
 //! A restore keeps the present state first, and is itself a step that can be reversed. The event log keeps all events.
 
 use std::collections::HashSet;
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::fs::Permissions;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use super::checkpoints::run_blocking;
@@ -141,7 +141,9 @@ impl Sessions {
         let mut undone = find_undone(&events, place);
         // Files at the client are out of reach.
         let is_here = stored.files != SessionFiles::Client;
-        undone.files.retain(|file| is_here && !plan.covers(&file.path));
+        undone.files.retain(|_| is_here);
+        undone.files.iter_mut().for_each(|file| file.path = below_real_folder(&file.path, &stored.cwd));
+        undone.files.retain(|file| !plan.covers(&file.path));
         differences.extend(undone.files.iter().map(edit_difference));
         Ok(Some(PlannedRestore {
             session: id.to_owned(),
@@ -265,36 +267,78 @@ fn find_forward(turns: &[TurnSummary], steps: &[CheckpointStep]) -> Result<StepR
     Err(CheckpointError::NoWayForward)
 }
 
+/// Returns the path with the links to the session's folder resolved. Links inside the folder stay, and are not followed.
+fn below_real_folder(path: &Path, cwd: &Path) -> PathBuf {
+    match (path.strip_prefix(cwd), cwd.canonicalize()) {
+        (Ok(rest), Ok(real)) => real.join(rest),
+        _ => path.to_owned(),
+    }
+}
+
 fn edit_difference(edit: &ChangedFile) -> FileDifference {
     FileDifference {
         path: edit.path.clone(),
         now: Some(edit.after.clone()),
         then: edit.before.clone(),
         is_removal: edit.before.is_none(),
-        kept: (!is_as_left(edit)).then_some(KeepReason::ChangedSince),
+        kept: open_as_left(edit).is_none().then_some(KeepReason::ChangedSince),
     }
 }
 
 /// Restores a file that only the event log has. Fails if it was changed since, which may have happened while the user
 /// was asked.
 fn put_back(edit: &ChangedFile) -> Result<(), KeepReason> {
-    if !is_as_left(edit) {
-        return Err(KeepReason::ChangedSince);
-    }
-    let write = || -> io::Result<()> {
-        let folder = edit.path.parent().unwrap_or(Path::new("/")).canonicalize()?;
-        let path = folder.join(edit.path.file_name().unwrap_or_default());
-        let rooted = RootedPath::open(&[folder], &path)?;
-        match &edit.before {
-            Some(before) => rooted.replace(before.as_bytes(), &path.symlink_metadata()?.permissions()),
-            None => rooted.remove_file(),
-        }
+    let (path, permissions) = open_as_left(edit).ok_or(KeepReason::ChangedSince)?;
+    let done = match &edit.before {
+        Some(before) => path.replace(before.as_bytes(), &permissions),
+        None => path.remove_file(),
     };
-    write().map_err(|error| KeepReason::Failed(error.to_string()))
+    done.map_err(|error| KeepReason::Failed(error.to_string()))
 }
 
-/// Returns true if the file has not changed since the turn. Large files are recorded only in part, so this is always
-/// false for them.
-fn is_as_left(edit: &ChangedFile) -> bool {
-    fs::read(&edit.path).is_ok_and(|now| now == edit.after.as_bytes())
+/// Returns the file if it has not changed since the turn. `None` if a link leads to it: a command may have replaced its
+/// folder. Large files are recorded only in part, so they always count as changed.
+fn open_as_left(edit: &ChangedFile) -> Option<(RootedPath, Permissions)> {
+    let path = RootedPath::open(&[PathBuf::from("/")], &edit.path).ok()?;
+    let file = path.read().ok()?;
+    let permissions = file.metadata().ok()?.permissions();
+    let mut now = Vec::new();
+    file.take(edit.after.len() as u64 + 1).read_to_end(&mut now).ok()?;
+    (now == edit.after.as_bytes()).then_some((path, permissions))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_link_in_place_of_a_folder_leads_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |path: &str| folder.path().canonicalize().unwrap().join(path);
+        fs::create_dir_all(path("project/build")).unwrap();
+        fs::create_dir(path("outside")).unwrap();
+        fs::write(path("project/build/x"), "after").unwrap();
+        fs::write(path("outside/x"), "after").unwrap();
+        let edit =
+            ChangedFile { path: path("project/build/x"), before: Some("before".to_owned()), after: "after".to_owned() };
+        assert_eq!(put_back(&edit), Ok(()));
+        assert_eq!(fs::read_to_string(path("project/build/x")).unwrap(), "before");
+        fs::remove_dir_all(path("project/build")).unwrap();
+        symlink(path("outside"), path("project/build")).unwrap();
+        assert_eq!(put_back(&edit), Err(KeepReason::ChangedSince));
+        assert_eq!(fs::read_to_string(path("outside/x")).unwrap(), "after");
+    }
+
+    #[test]
+    fn a_session_may_be_in_a_folder_behind_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |path: &str| folder.path().canonicalize().unwrap().join(path);
+        fs::create_dir(path("real")).unwrap();
+        symlink(path("real"), path("link")).unwrap();
+        assert_eq!(below_real_folder(&path("link/a/x"), &path("link")), path("real/a/x"));
+        assert_eq!(below_real_folder(&path("other/x"), &path("link")), path("other/x"));
+    }
 }

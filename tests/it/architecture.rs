@@ -1,5 +1,5 @@
-//! The map in docs/architecture.md against the source: the arrows between modules, the fences around crates,
-//! the size and the opening of files, forgotten tests, and links that lead nowhere.
+//! The map in docs/architecture.md and the rules in docs/dependencies.md against the source: the arrows between
+//! modules, the fences around crates, the size and the opening of files, forgotten tests, and links that lead nowhere.
 
 #![expect(clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
@@ -55,10 +55,14 @@ fn architecture() -> String {
     read(repository("docs/architecture.md"))
 }
 
+fn dependencies() -> String {
+    read(repository("docs/dependencies.md"))
+}
+
 /// Which modules each module may use, as the docs say.
 fn arrows() -> BTreeMap<String, BTreeSet<String>> {
     let mut arrows = BTreeMap::new();
-    for row in table(&architecture(), &["module", "may use", "rule of the arrow"]) {
+    for row in table(&dependencies(), &["module", "may use", "rule of the arrow"]) {
         assert!(!row[2].is_empty(), "{}: every row says its rule", row[0]);
         for module in listed(&row[0]) {
             assert!(arrows.insert(module.clone(), listed(&row[1])).is_none(), "{module} has two rows");
@@ -96,7 +100,7 @@ fn modules_use_only_what_the_table_in_the_docs_allows() {
         let depth = below_source(&file).matches('/').count();
         for used in used_modules(&code(&file), depth, &modules) {
             let fine = used == module || allowed.contains(&used);
-            assert!(fine, "src/{} uses `{used}`, which docs/architecture.md does not allow", below_source(&file));
+            assert!(fine, "src/{} uses `{used}`, which docs/dependencies.md does not allow", below_source(&file));
         }
     }
 }
@@ -107,7 +111,7 @@ fn every_module_has_a_row_and_every_row_a_module() {
     let modules: BTreeSet<_> =
         modules.into_iter().filter(|module| !["lib", "main"].contains(&module.as_str())).collect();
     let rows: BTreeSet<_> = arrows().into_keys().collect();
-    assert_eq!(rows, modules, "left the arrows of docs/architecture.md, right src/");
+    assert_eq!(rows, modules, "left the arrows of docs/dependencies.md, right src/");
     let map = table(&architecture(), &["module", "responsibility"]);
     let mapped: BTreeSet<_> = map.iter().flat_map(|row| listed(&row[0])).collect();
     assert_eq!(mapped, modules, "left the code map of docs/architecture.md, right src/");
@@ -170,14 +174,14 @@ fn a_cycle_of_imports_is_found_with_its_path() {
 #[test]
 fn crates_stay_inside_their_fences() {
     let mut fences = BTreeMap::new();
-    for row in table(&architecture(), &["crate", "only in"]) {
+    for row in table(&dependencies(), &["crate", "only in"]) {
         for name in listed(&row[0]) {
             let uses = pattern(&format!(r"(?:^|[^\w:]){name}::|\buse {name}\b"));
             fences.insert(name, (uses, listed(&row[1])));
         }
     }
     for needed in ["serde_yaml", "saphyr_parser", "jsonschema", "petgraph", "clap", "rmcp", "rusqlite", "genai"] {
-        assert!(fences.contains_key(needed), "docs/architecture.md has a fence around {needed}");
+        assert!(fences.contains_key(needed), "docs/dependencies.md has a fence around {needed}");
     }
     for file in rust_files("src") {
         let (path, module, code) = (below_source(&file), module_of(&file), without_tests(&code(&file)));

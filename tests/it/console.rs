@@ -95,6 +95,8 @@ fn the_first_page_leads_to_the_login_and_back() {
     assert!(login.status == 200 && login.body.contains("value=\"/console/sessions\""), "{login:?}");
     let policy = login.header("content-security-policy").unwrap();
     assert!(policy.contains("script-src 'self'") && !policy.contains("unsafe"), "{policy}");
+    let referrer = login.header("referrer-policy");
+    assert_eq!(referrer, Some("same-origin"), "browsers send the form with this `Origin`, and no address elsewhere");
     assert_eq!(server.request("GET", "/console/alive", &[SCRIPT], "").status, 401);
     assert_eq!(server.request("GET", "/console/assets/console.js", &[], "").status, 200, "an asset is public");
     assert_eq!(server.request("GET", "/console/assets/none.js", &[], "").status, 404);
@@ -151,6 +153,8 @@ fn a_post_needs_the_csrf_token_and_this_site() {
 fn wrong_logins_say_why_and_are_limited() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &[]);
+    let long = post_login(&server, &"x".repeat(70_000));
+    assert!(long.status == 413 && long.body.contains("too long for a token"), "{long:?}");
     for _ in 0..5 {
         let wrong = post_login(&server, "skein_000000000000_0000");
         assert!(wrong.status == 401 && wrong.body.contains("unknown, revoked or expired"), "{wrong:?}");
@@ -286,6 +290,29 @@ fn the_first_answer_counts_and_a_second_gets_it() {
     assert!(rows().contains("data-state=\"closed\""));
 }
 
+/// Both tokens are of one principal. The second one may only read, in one mode.
+#[test]
+fn a_token_does_not_raise_the_limits_of_another_one() {
+    let sandbox = Sandbox::new();
+    let server = start(&sandbox, &writer());
+    let ana = Browser::log_in(&server, &token_for(&sandbox, "ana"));
+    let root = sandbox.path("project").to_string_lossy().into_owned();
+    let limits = ["--root", root.as_str(), "--approval", "read-only", "--modes", "goose/assistant"];
+    let reader = Browser::log_in(&server, &token(&sandbox, "ana", &limits));
+    let path = ana.open_session(&sandbox, "write it");
+    let rows = || reader.get("/console/approvals/rows").body;
+    eventually("the session asks", || rows().contains("data-state=\"open\""));
+    let settings = format!("{path}/settings");
+    assert_eq!(reader.post(&settings, &[("approval", "ask")]).status, 403);
+    assert_eq!(reader.post(&settings, &[("mode", "coding/qa")]).status, 422);
+    let number = rows().split("data-request=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let answer = |browser: &Browser<'_>| browser.post(&format!("/console/approvals/{number}"), &[("answer", "allow")]);
+    assert_eq!(answer(&reader).status, 403);
+    assert!(!sandbox.path("project/new.txt").exists());
+    assert_eq!(answer(&ana).status, 204);
+    eventually("the file is written", || sandbox.path("project/new.txt").exists());
+}
+
 /// The console answers a request of a run, which the REST API opened.
 #[test]
 fn the_console_answers_for_other_clients() {
@@ -314,6 +341,7 @@ fn the_stream_of_a_browser_ends_with_its_login() {
     let browser = Browser::log_in(&server, &token_for(&sandbox, "ana"));
     let path = browser.open_session(&sandbox, "good morning");
     let id = path.rsplit('/').next().unwrap();
+    eventually("the turn has ended", || browser.get(&format!("{path}/entries?after=0")).json()["running"] == false);
     let mut stream = server.connect();
     let head = format!("GET /console/events?watch={id}&watch=none HTTP/1.1\r\nhost: {}\r\n", server.address);
     write!(stream, "{head}cookie: {}\r\nconnection: close\r\n\r\n", browser.cookie).unwrap();

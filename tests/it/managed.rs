@@ -159,6 +159,12 @@ fn nothing_loosens_the_sandbox() {
         let seen = (&profile["enforce"], &profile["files"], &profile["network"]["otherwise"]);
         assert_eq!(seen, (&json!("required"), &json!("read-only"), &json!("off")), "{profile}");
     }
+    let sandbox = sandbox("sandbox: {network: off}");
+    let off = flags(&["--sandbox", "off"]).command(&sandbox, &["agents", "show", "coding", "--json"]).output().unwrap();
+    let agent: Value = serde_json::from_slice(&off.stdout).unwrap();
+    let mut modes = agent["modes"].as_array().unwrap().iter();
+    let profile = &modes.find(|mode| mode["slug"] == "backend").unwrap()["sandbox"];
+    assert_eq!(profile["enforce"], json!("preferred"), "limits without `enforce` keep the sandbox on: {profile}");
     let flag = flags(&["--sandbox", "off"]).run("sandbox: {enforce: required}", &["agents"]);
     assert!(
         flag.contains("in spite of --sandbox: the managed setting `sandbox` (managed.yaml:2) requires it"),

@@ -141,6 +141,7 @@ const stories = {
       await page.goto(`${origin}/console/approvals`);
       await page.locator("li[data-state=open]").waitFor(WAIT);
     }
+    await other.locator("#approval-count:not([hidden])").waitFor(WAIT);
     const seen = { title: await one.locator("li[data-request] strong").textContent(), badge: await other.locator("#approval-count").textContent() };
     seen.diff = await one.locator("li[data-request] .diff .add").first().textContent();
     const number = await one.locator("li[data-request]").getAttribute("data-request");

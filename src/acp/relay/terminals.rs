@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{EditorRelay, INTERNAL_ERROR, RelayOutput};
 use crate::acp::editor::{SANDBOX, SANDBOX_TERMINAL};
-use crate::tool::editor::TerminalSandboxRequest;
+use crate::tool::editor::{TerminalExit, TerminalSandboxRequest};
 
 /// A terminal request of the server, which the caller answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +22,8 @@ pub struct TerminalCall {
 
 /// What the server asks for. The texts are ids of terminals.
 #[derive(Debug)]
-pub enum TerminalRequest {
-    Create(TerminalCreation),
+pub enum TerminalCallRequest {
+    Create(Box<TerminalCreation>),
     Output(String),
     WaitForExit(String),
     Kill(String),
@@ -66,44 +66,35 @@ pub enum TerminalReply {
     Done,
 }
 
-/// How a command ended.
-#[derive(Debug)]
-pub struct TerminalExit {
-    pub code: Option<u32>,
-    pub signal: Option<String>,
-}
-
 /// Why a request cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum TerminalRequestError {
+pub enum TerminalCallRequestError {
     #[error("`{0}` is not a request that Skein knows")]
     Method(String),
     #[error("the request cannot be read: {0}")]
     Params(#[from] serde_json::Error),
 }
 
-impl TerminalExit {
-    fn json(&self) -> Value {
-        json!({"exitCode": self.code, "signal": self.signal})
-    }
+fn exit_json(exit: &TerminalExit) -> Value {
+    json!({"exitCode": exit.code, "signal": exit.signal})
 }
 
 impl TerminalCall {
     /// Returns what the server asks for. Fails if the call cannot be read.
-    pub fn request(&self) -> Result<TerminalRequest, TerminalRequestError> {
+    pub fn request(&self) -> Result<TerminalCallRequest, TerminalCallRequestError> {
         let terminal = || self.params["terminalId"].as_str().unwrap_or_default().to_owned();
         Ok(match self.method.as_str() {
             "terminal/create" => {
                 let mut creation: TerminalCreation = serde_json::from_value(self.params.clone())?;
                 let sandbox = self.params["_meta"].get(SANDBOX).cloned();
                 creation.sandbox = sandbox.map(serde_json::from_value).transpose()?;
-                TerminalRequest::Create(creation)
+                TerminalCallRequest::Create(Box::new(creation))
             }
-            "terminal/output" => TerminalRequest::Output(terminal()),
-            "terminal/wait_for_exit" => TerminalRequest::WaitForExit(terminal()),
-            "terminal/kill" => TerminalRequest::Kill(terminal()),
-            "terminal/release" => TerminalRequest::Release(terminal()),
-            other => return Err(TerminalRequestError::Method(other.to_owned())),
+            "terminal/output" => TerminalCallRequest::Output(terminal()),
+            "terminal/wait_for_exit" => TerminalCallRequest::WaitForExit(terminal()),
+            "terminal/kill" => TerminalCallRequest::Kill(terminal()),
+            "terminal/release" => TerminalCallRequest::Release(terminal()),
+            other => return Err(TerminalCallRequestError::Method(other.to_owned())),
         })
     }
 
@@ -112,9 +103,9 @@ impl TerminalCall {
         let result = match reply {
             TerminalReply::Created(id) => json!({"terminalId": id}),
             TerminalReply::Output { text, truncated, exit } => {
-                json!({"output": text, "truncated": truncated, "exitStatus": exit.as_ref().map(TerminalExit::json)})
+                json!({"output": text, "truncated": truncated, "exitStatus": exit.as_ref().map(exit_json)})
             }
-            TerminalReply::Exit(exit) => exit.json(),
+            TerminalReply::Exit(exit) => exit_json(exit),
             TerminalReply::Done => json!({}),
         };
         json!({"jsonrpc": "2.0", "id": self.id, "result": result}).to_string()

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::engine::{CodeLimits, CodeProgram, FunctionCall};
 use super::run;
 use super::{Code, DETAILS, EXECUTE, LIST, replies};
-use crate::agents::exchange::{CallResult, cancelled};
+use crate::agents::exchange::CallResult;
 use crate::agents::{Event, Exchange};
 use crate::conversation::ToolUse;
 use crate::tool::{ExchangeView, ToolOutcome};
@@ -86,7 +86,7 @@ impl Exchange {
             outcome
         };
         let report = run::run(program, abandoned, cancel, reads_only, inner).await;
-        let outcome = if cancel.is_cancelled() { cancelled() } else { replies::outcome(&report, &limits) };
+        let outcome = if cancel.is_cancelled() { ToolOutcome::cancelled() } else { replies::outcome(&report, &limits) };
         let refused = refused.into_inner().unwrap_or_default();
         CallResult { outcome, refused }
     }
@@ -96,7 +96,11 @@ impl Exchange {
     async fn call_inner(&self, call: &ToolUse, view: &ExchangeView, cancel: &CancellationToken) -> ToolOutcome {
         self.notifier.log(Event::ToolStarted { call: call.clone(), by: None });
         let seen = Arc::default();
-        let outcome = if cancel.is_cancelled() { cancelled() } else { self.dispatch(call, view, &seen, cancel).await };
+        let outcome = if cancel.is_cancelled() {
+            ToolOutcome::cancelled()
+        } else {
+            self.dispatch(call, view, &seen, cancel).await
+        };
         self.log_call_end(call, self.shorten_outcome(outcome.clone(), &call.id), &seen);
         outcome
     }

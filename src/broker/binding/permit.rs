@@ -110,8 +110,15 @@ impl Binding {
                 let reason = format!("`{path}` leads elsewhere now than when a hook checked it; nothing was done");
                 return Ok(Err(refusal(name, &reason)));
             }
+            if let Some(reason) = self.check_unchanged(tool, service, context).await? {
+                return Ok(Err(ToolOutcome::error(reason)));
+            }
             decision = match (self.decide(name, &now, arguments), verdict.question) {
-                (GateDecision::Run(_), Some(reason)) => GateDecision::Ask(DecisionReason::Hook { reason }),
+                // At `smart`, a model could answer in place of the user.
+                (
+                    GateDecision::Run(_) | GateDecision::Ask(DecisionReason::Level(ApprovalLevel::Smart)),
+                    Some(reason),
+                ) => GateDecision::Ask(DecisionReason::Hook { reason }),
                 (decision, _) => decision,
             };
             admitted = now;

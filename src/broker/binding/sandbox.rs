@@ -72,7 +72,10 @@ impl Binding {
     }
 
     fn profile_without_commands(&self) -> SandboxProfile {
-        let flag = self.plan.manifests().sandbox_flag.unwrap_or(Enforcement::Preferred);
+        let manifests = self.plan.manifests();
+        let is_managed = manifests.managed.sandbox_configs().next().is_some();
+        let loosest = if is_managed { Enforcement::Preferred } else { Enforcement::Off };
+        let flag = manifests.sandbox_flag.unwrap_or(Enforcement::Preferred).min(loosest);
         let enforce = if self.policy.managed_sandbox.is_some() { Enforcement::Required } else { flag };
         let own =
             SandboxProfile { files: FileAccess::ReadOnly, enforce, ..SandboxProfile::narrowest(ProfileOwner::Program) };

@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
 
 use super::super::sandbox::ListOnly;
-use crate::acp::{TerminalCall, TerminalCreation, TerminalExit, TerminalReply, TerminalRequest, TerminalRequestError};
+use crate::acp::{TerminalCall, TerminalCallRequest, TerminalCallRequestError, TerminalCreation, TerminalReply};
 use crate::manifest::Manifests;
 use crate::network::RemoteHost;
 use crate::permissions::{RuleDecision, SourcedRule, config_rules, judge_host};
@@ -25,7 +25,7 @@ use crate::sandbox::{
     SandboxProfile, SandboxRequest, SandboxSettings, SandboxStartError, quarantine,
 };
 use crate::task::TaskScope;
-use crate::tool::editor::TerminalSandboxRequest;
+use crate::tool::editor::{TerminalExit, TerminalSandboxRequest};
 
 /// Maximum bytes of output that a terminal keeps.
 const MAX_OUTPUT: u64 = 4 << 20;
@@ -106,7 +106,7 @@ struct SandboxTerminal {
 #[derive(Debug, thiserror::Error)]
 enum TerminalCallError {
     #[error(transparent)]
-    Request(#[from] TerminalRequestError),
+    Request(#[from] TerminalCallRequestError),
     #[error("there is no terminal `{0}`")]
     Unknown(String),
     #[error("commands run here only in a sandbox, and the server names none")]
@@ -183,14 +183,14 @@ impl TerminalHost {
 
     async fn answer(&self, call: &TerminalCall, connection: u64) -> Result<TerminalReply, TerminalCallError> {
         match call.request()? {
-            TerminalRequest::Create(creation) => self.create(creation, &call.folders, connection).await,
-            TerminalRequest::Output(id) => Ok(self.find(&id)?.output()),
-            TerminalRequest::WaitForExit(id) => self.find(&id)?.wait().await,
-            TerminalRequest::Kill(id) => {
+            TerminalCallRequest::Create(creation) => self.create(*creation, &call.folders, connection).await,
+            TerminalCallRequest::Output(id) => Ok(self.find(&id)?.output()),
+            TerminalCallRequest::WaitForExit(id) => self.find(&id)?.wait().await,
+            TerminalCallRequest::Kill(id) => {
                 self.find(&id)?.command.kill();
                 Ok(TerminalReply::Done)
             }
-            TerminalRequest::Release(id) => {
+            TerminalCallRequest::Release(id) => {
                 let terminal = self.find(&id)?;
                 self.lock().open.remove(&id);
                 terminal.command.kill();

@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::super::folders::Folders;
 use super::super::logins::Logins;
+use super::super::managed_files::ADMINISTRATOR;
 use super::super::new::{project_root, trust, was_trusted};
 use super::super::output::{CommandError, CommandOutput, display_line};
-use super::super::runtime::ADMINISTRATOR;
 use super::super::settings_file::{SettingsFile, UnsafeEditError};
 use super::super::{Global, workspace};
 use super::name_error;

@@ -20,7 +20,7 @@ use crate::network::{JsonClientError, JsonReply};
 
 /// Maximum number of requests that the agent makes in one turn.
 const MAX_REQUESTS: usize = 200;
-/// Maximum bytes of text in one turn. The store keeps it.
+/// Maximum bytes that the agent sends in one turn. The store keeps its output.
 const MAX_TURN: usize = 16 << 20;
 /// Maximum bytes that wait to be written to the client or the store.
 const MAX_BACKLOG: usize = 4 << 20;
@@ -41,11 +41,20 @@ pub(super) struct RemoteTurn<'a> {
     task: Option<(String, bool)>,
     /// The parts of the message that is being collected.
     parts: Vec<MessagePart>,
-    /// The text that the user has seen of each artifact and message.
-    shown: HashMap<String, String>,
+    /// What the user has seen of each artifact and message.
+    shown: HashMap<String, ShownOutput>,
     /// Messages about states that the user has seen.
     told: HashSet<String>,
+    /// The bytes that the agent has sent.
     size: usize,
+}
+
+/// The output of one artifact or message.
+#[derive(Default)]
+struct ShownOutput {
+    text: String,
+    /// The number of images and sounds.
+    media: usize,
 }
 
 /// A state in which the agent waits for Skein, or has ended.
@@ -225,6 +234,8 @@ impl<'a> RemoteTurn<'a> {
         match state {
             RemoteState::Working => {
                 if is_new && !message.text.is_empty() {
+                    self.count(message.id.len() + message.text.len())?;
+                    self.wait_for_backlog().await?;
                     self.notifier.status(StatusUpdate::Thought(format!("{}\n", message.text)));
                     self.told.insert(message.id);
                 }
@@ -238,6 +249,7 @@ impl<'a> RemoteTurn<'a> {
             RemoteState::InputRequired if !is_new => return Ok(None),
             _ => {}
         }
+        self.count(message.id.len())?;
         self.told.insert(message.id.clone());
         Ok(Some(TaskStop { state, message }))
     }
@@ -249,37 +261,49 @@ impl<'a> RemoteTurn<'a> {
         if !self.shown.contains_key(&id) {
             // Each artifact is a message.
             self.flush();
+            self.count(id.len())?;
         }
         let shown = self.shown.entry(id).or_default();
-        let known = if appends { "" } else { shown.as_str() };
-        let (new, is_again) = match text.strip_prefix(known) {
-            Some(new) => (new.to_owned(), !known.is_empty()),
+        let known = if appends { "" } else { shown.text.as_str() };
+        let (new, is_replaced) = match text.strip_prefix(known) {
+            Some(new) => (new.to_owned(), false),
             // The agent has replaced its output.
-            None => (format!("\n\n{text}"), false),
+            None => (format!("\n\n{text}"), true),
         };
+        let media: Vec<_> = content.into_iter().filter(|content| content.as_text().is_none()).collect();
+        // The whole output repeats the media that the user has seen.
+        let repeated = if appends || is_replaced { 0 } else { shown.media };
         if appends {
-            shown.push_str(&text);
+            shown.text.push_str(&text);
+            shown.media += media.len();
         } else {
-            *shown = text;
+            shown.text = text;
+            shown.media = media.len().max(repeated);
         }
-        self.size += new.len();
-        let media = content.into_iter().filter(|content| content.as_text().is_none() && !is_again);
-        for content in media {
-            self.size += content.to_plain_text().len();
-            self.parts.push(MessagePart::Content(content));
-        }
-        if self.size > MAX_TURN {
-            return Err(RemoteError::TooMuch { limit: MAX_TURN });
-        }
-        while self.notifier.backlog() > MAX_BACKLOG {
-            self.wait_for(tokio::time::sleep(BACKLOG_POLL)).await?;
-        }
+        let size: usize = media.iter().skip(repeated).map(content_size).sum();
+        self.count(new.len() + size)?;
+        self.parts.extend(media.into_iter().skip(repeated).map(MessagePart::Content));
+        self.wait_for_backlog().await?;
         if !new.is_empty() {
             match self.parts.last_mut() {
                 Some(MessagePart::Content(Content::Text(said))) => said.push_str(&new),
                 _ => self.parts.push(MessagePart::Content(Content::text(new.as_str()))),
             }
             self.notifier.status(StatusUpdate::Text(new));
+        }
+        Ok(())
+    }
+
+    /// Counts bytes of the agent. Fails if they are too many for one turn.
+    fn count(&mut self, bytes: usize) -> Result<(), RemoteError> {
+        self.size = self.size.saturating_add(bytes);
+        if self.size > MAX_TURN { Err(RemoteError::TooMuch { limit: MAX_TURN }) } else { Ok(()) }
+    }
+
+    /// Waits until the client and the store have room for more. Fails if the turn is cancelled.
+    async fn wait_for_backlog(&self) -> Result<(), RemoteError> {
+        while self.notifier.backlog() > MAX_BACKLOG {
+            self.wait_for(tokio::time::sleep(BACKLOG_POLL)).await?;
         }
         Ok(())
     }
@@ -324,6 +348,15 @@ impl<'a> RemoteTurn<'a> {
                 }
             }
         }
+    }
+}
+
+/// Returns the bytes of a piece of output.
+fn content_size(content: &Content) -> usize {
+    match content {
+        Content::Text(text) | Content::Injected(text) => text.len(),
+        Content::Image { data, .. } | Content::Audio { data, .. } => data.len(),
+        Content::Resource(_) | Content::Link(_) => content.to_plain_text().len(),
     }
 }
 

@@ -9,8 +9,8 @@ use ignore::WalkBuilder;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::{ExpandError, SandboxContext};
-use crate::sandbox::launcher::is_below;
 use crate::sandbox::paths::find_protected;
+use crate::sandbox::paths::is_below;
 use crate::sandbox::profile::{FileAccess, SandboxProfile, WritePath};
 
 /// Matches of one glob.

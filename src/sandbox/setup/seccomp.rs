@@ -294,7 +294,8 @@ fn masked(argument: u8, mask: u64, value: u64) -> Condition {
     (argument, SeccompCmpOp::MaskedEq(mask), value)
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(target_arch = "x86_64")]
+#[cfg(test)]
 mod tests {
     use super::*;
 

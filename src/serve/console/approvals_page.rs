@@ -65,6 +65,7 @@ impl From<RequestAnswerError> for ConsoleProblem {
     fn from(error: RequestAnswerError) -> Self {
         let status = match error {
             RequestAnswerError::Unknown => StatusCode::NOT_FOUND,
+            RequestAnswerError::Forbidden => StatusCode::FORBIDDEN,
             RequestAnswerError::Closed(_) => StatusCode::CONFLICT,
             RequestAnswerError::Unfit => StatusCode::UNPROCESSABLE_ENTITY,
         };

@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Extension;
 use axum::body::{Body, Bytes};
@@ -14,14 +13,13 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use super::super::ServerState;
+use super::super::event_stream::{self, COMMENT, KEEP_ALIVE};
 use super::feeds::StreamSender;
 use super::form::FormFields;
 use super::layout::ConsoleProblem;
 use super::logins::Login;
 use super::open_session::{self, ConsoleSessions};
 
-/// How often a comment keeps a stream without updates open.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Sessions that one stream may watch.
 const MAX_WATCHED: usize = 64;
 
@@ -84,6 +82,15 @@ struct StreamReader {
     login: Arc<Login>,
 }
 
+impl StreamReader {
+    /// Returns whether the login may see an update. The mode of its session may have changed since the stream began.
+    fn admits(&self, update: &Value) -> bool {
+        let open_sessions = &self.watched.state.parts.open_sessions;
+        let open = update["session"].as_str().and_then(|id| open_sessions.find(id));
+        open.is_none_or(|open| open.session.admits_client(&self.login.token.grant))
+    }
+}
+
 /// Waits for the next update. `None` ends the stream: with its login, with the server, or if it is too far behind.
 async fn next_update(mut reader: StreamReader) -> Option<(Result<Bytes, Infallible>, StreamReader)> {
     let state = Arc::clone(&reader.watched.state);
@@ -95,15 +102,13 @@ async fn next_update(mut reader: StreamReader) -> Option<(Result<Bytes, Infallib
         changed = reader.requests.changed() => {
             changed.ok()?;
             let count = state.parts.console.requests.count(&reader.login.token.grant);
-            event_text(&json!({"kind": "approvals", "count": count}))
+            event_stream::data(&json!({"kind": "approvals", "count": count}))
         }
-        update = reader.updates.recv() => event_text(&update?),
-        () = tokio::time::sleep(KEEP_ALIVE) => ":\n\n".to_owned(),
+        update = reader.updates.recv() => {
+            let update = update?;
+            if reader.admits(&update) { event_stream::data(&update) } else { COMMENT.to_owned() }
+        }
+        () = tokio::time::sleep(KEEP_ALIVE) => COMMENT.to_owned(),
     };
     Some((Ok(Bytes::from(text)), reader))
-}
-
-/// Writes an update as an event. JSON has no line breaks, so it is one line.
-fn event_text(update: &Value) -> String {
-    format!("data: {update}\n\n")
 }

@@ -251,7 +251,9 @@ fn tools(plan: &Plan, scope: &ToolScope) -> Markup {
     }
     html! {
         h2 { "Tools (" (within.len()) ")" }
-        label { "Filter" input type="search" data-filter=".filtered" autocomplete="off"; }
+        div class="row" {
+            label class="grow" { "Filter" input type="search" data-filter=".filtered" autocomplete="off"; }
+        }
         div class="scroll" tabindex="0" role="region" aria-label="Tools" {
             table {
                 thead { tr { th { "Tool" } th { "Group" } th { "Files" } } }

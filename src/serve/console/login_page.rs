@@ -11,10 +11,13 @@ use maud::{Markup, html};
 
 use super::super::ServerState;
 use super::super::authenticator::ActiveToken;
-use super::super::checks::{Arrival, read_body};
+use super::super::checks::{Arrival, read_within};
 use super::form::FormFields;
 use super::layout::{ConsoleProblem, public_page};
 use super::{COOKIE, HOME, cookie_of, is_same_origin, oldest_use};
+
+/// Maximum bytes of a login. Clients without a token send it, and no token is longer.
+const MAX_FORM: usize = 64 << 10;
 
 /// Why a login failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +29,7 @@ enum LoginFailure {
     /// The store or the system's random numbers cannot be used.
     Unavailable,
     OtherSite,
+    TooLarge,
 }
 
 impl LoginFailure {
@@ -35,6 +39,7 @@ impl LoginFailure {
             Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::OtherSite => StatusCode::FORBIDDEN,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         }
     }
 
@@ -49,6 +54,7 @@ impl LoginFailure {
             Self::TooMany(wait) => format!("Too many attempts. Wait {} seconds, then try again.", wait.as_secs() + 1),
             Self::Unavailable => "Logins do not work at the moment. Try again in a few seconds.".to_owned(),
             Self::OtherSite => "The login was sent from another site. Log in on this page.".to_owned(),
+            Self::TooLarge => "This is too long for a token. Copy the token alone.".to_owned(),
         }
     }
 }
@@ -112,13 +118,14 @@ pub(super) async fn log_out(State(state): State<Arc<ServerState>>, headers: Head
     response
 }
 
-/// Reads the form of an attempt. Fails if another site sent it.
+/// Reads the form of an attempt. Fails if another site sent it, or it is too large.
 async fn read_attempt(request: Request) -> Result<(FormFields, IpAddr), LoginFailure> {
     if !is_same_origin(request.headers()) {
         return Err(LoginFailure::OtherSite);
     }
     let peer = request.extensions().get::<Arrival>().map(|arrival| arrival.peer).ok_or(LoginFailure::Unavailable)?;
-    let body = read_body(request.into_body()).await.map_err(|_| LoginFailure::Unavailable)?;
+    // A client that disconnects reads no answer.
+    let body = read_within(request.into_body(), MAX_FORM).await.map_err(|_| LoginFailure::TooLarge)?;
     Ok((FormFields::parse(&body), peer))
 }
 

@@ -15,7 +15,7 @@ use super::form::FormFields;
 use crate::clock;
 use crate::graph::{ProcessKind, profile_text};
 use crate::ids::ModeId;
-use crate::principal::{SessionFiles, SessionGrant};
+use crate::principal::{ApprovalLevel, SessionFiles, SessionGrant};
 use crate::session::{Session, SessionRoots};
 use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
@@ -68,6 +68,14 @@ impl RequestSource {
                 || self.files != SessionFiles::Server
                 || limits.admits_folder(&self.folder))
     }
+
+    /// Returns whether a login may answer a request of this kind. A token that cannot consent to calls of a session
+    /// that it opened cannot do so for another token of its principal.
+    fn admits_answer(&self, kind: &RequestKind, grant: &SessionGrant) -> bool {
+        matches!(kind, RequestKind::Elicitation(_))
+            || grant.is_same_token(&self.opener)
+            || grant.limits().admits_approval(ApprovalLevel::Ask)
+    }
 }
 
 /// A request as a page shows it.
@@ -86,6 +94,8 @@ pub(super) struct ShownRequest {
 pub(super) enum RequestAnswerError {
     #[error("There is no such request.")]
     Unknown,
+    #[error("Your token must not answer for the session of another token.")]
+    Forbidden,
     #[error("This request is closed: {0}.")]
     Closed(String),
     #[error("This request does not accept that answer.")]
@@ -148,7 +158,8 @@ impl OpenRequests {
         self.state().requests.values().any(|request| request.is_open() && request.source.session == session)
     }
 
-    /// Answers a request with its form. Fails if the request is closed, or not of this login.
+    /// Answers a request with its form. Fails if the request is closed, not of this login, or its token must not
+    /// consent.
     pub(super) fn answer(
         &self,
         number: u64,
@@ -161,6 +172,9 @@ impl OpenRequests {
             let request = request.ok_or(RequestAnswerError::Unknown)?;
             if let RequestOutcome::Closed { answer, .. } = &request.outcome {
                 return Err(RequestAnswerError::Closed(answer.clone()));
+            }
+            if !request.source.admits_answer(&request.kind, grant) {
+                return Err(RequestAnswerError::Forbidden);
             }
             let (answer, text) = read_answer(&request.kind, form).ok_or(RequestAnswerError::Unfit)?;
             let closed = RequestOutcome::Closed { answer: format!("{text} in the console"), at: clock::now() };

@@ -73,6 +73,19 @@ fn requests_of_others_do_not_exist() {
 }
 
 #[test]
+fn a_token_that_cannot_consent_does_not_for_another_one() {
+    let requests = OpenRequests::default();
+    let reader = grant("ana", TokenLimits { approval: Some(ApprovalLevel::ReadOnly), ..shop() });
+    let (number, mut answer) = requests.open(source("ana"), question());
+    for tried in ["allow", "allow-always"] {
+        assert_eq!(requests.answer(number, &word(tried), &reader), Err(RequestAnswerError::Forbidden), "{tried}");
+    }
+    assert!(answer.try_recv().is_err() && requests.is_waiting("s1"), "the request is still open");
+    let asker = grant("ana", TokenLimits { approval: Some(ApprovalLevel::Ask), ..shop() });
+    assert_eq!(requests.answer(number, &word("allow"), &asker), Ok(()));
+}
+
+#[test]
 fn a_request_that_another_client_answers_is_closed() {
     let requests = OpenRequests::default();
     let ana = grant("ana", shop());

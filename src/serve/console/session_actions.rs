@@ -95,6 +95,14 @@ pub(super) async fn switch(
         ApprovalLevel::from_name(name).ok_or_else(|| invalid(format!("There is no approval level `{name}`.")))
     });
     let approval = approval.transpose()?;
+    // The session may be open with another token, which admits more.
+    let grant = &login.token.grant;
+    if let Some(mode) = mode.as_ref().filter(|mode| !grant.limits().admits_mode(mode)) {
+        return Err(no_mode(&mode.to_string()));
+    }
+    if let Some(level) = approval {
+        grant.check_approval(level)?;
+    }
     let sessions = ConsoleSessions::of(&state, &login.token).await?;
     let opened = sessions.open(&id).await?;
     let page = page_of(&opened);
@@ -112,7 +120,7 @@ async fn change(
     let session = &opened.open.session;
     if let Some(mode) = mode {
         if !session.plan().is_selectable(&mode) {
-            return Err(invalid(format!("There is no mode `{mode}`.")));
+            return Err(no_mode(&mode.to_string()));
         }
         session.set_mode(mode).await?;
     }
@@ -142,11 +150,13 @@ fn invalid(text: impl Into<String>) -> ConsoleProblem {
     ConsoleProblem::new(StatusCode::UNPROCESSABLE_ENTITY, text)
 }
 
+fn no_mode(name: &str) -> ConsoleProblem {
+    invalid(format!("There is no mode `{name}`."))
+}
+
 /// Returns the mode of a form. `None` if it names none.
 fn mode_of(form: &FormFields) -> Result<Option<ModeId>, ConsoleProblem> {
-    let mode = form
-        .text("mode")
-        .map(|name| name.parse::<ModeId>().map_err(|_| invalid(format!("There is no mode `{name}`."))));
+    let mode = form.text("mode").map(|name| name.parse::<ModeId>().map_err(|_| no_mode(name)));
     mode.transpose()
 }
 

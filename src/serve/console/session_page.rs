@@ -195,14 +195,15 @@ pub(super) async fn news(
     let sessions = ConsoleSessions::of(&state, &login.token).await?;
     let session = sessions.find(&id).await?;
     // Before the events are read, so that the last events of a turn come with its end or before it.
-    let running = SessionState::of(&state, &session.id) != SessionState::Idle;
+    let is = SessionState::of(&state, &session.id);
     let events = sessions.store().events_after(&session.id, after, CATCH_UP).await?;
     let tasks = task_tree(&state, &sessions, &session).await?;
     let news = json!({
         "html": entries(&events).into_string(),
         "last": events.last().map_or(after, |event| event.seq),
         "more": events.len() == CATCH_UP,
-        "running": running,
+        "running": is != SessionState::Idle,
+        "state": is.label(),
         "usage": usage_text(&session.spent),
         "tasks": tasks.into_string(),
     });

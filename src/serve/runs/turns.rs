@@ -51,7 +51,7 @@ pub(in crate::serve) async fn find_agent(
 ) -> Result<(RestAgent, Project), RunError> {
     let project = agents::project(state, &token.grant).await.map_err(|error| project_failure(&error))?;
     let agent = agents::find(project.broker.plan(), name);
-    Ok((agent.ok_or_else(|| RunError::NotFound("there is no such agent"))?, project))
+    Ok((agent.ok_or(RunError::NotFound("there is no such agent"))?, project))
 }
 
 fn project_failure(error: &ProjectError) -> RunError {
@@ -193,7 +193,7 @@ impl RunOpening<'_> {
             }
         }
         let stored = self.sessions.store().find(id).await?;
-        let stored = stored.ok_or_else(|| RunError::NotFound("there is no such session"))?;
+        let stored = stored.ok_or(RunError::NotFound("there is no such session"))?;
         // A session stays in the folder where it began.
         let project = load_project(&self.server.projects, &stored.cwd, stored.files, &self.server.grant).await;
         let project = project.map_err(|error| project_failure(&error))?;

@@ -7,6 +7,7 @@ mod analyze;
 mod ask;
 mod background;
 mod buffers;
+mod client_commands;
 mod client_shell;
 mod command;
 mod command_report;
@@ -142,7 +143,7 @@ impl Developer {
         let attended = CancellableCall::new(&context)?;
         let state = DeveloperState::of(&self.states, &attended.call.session);
         if attended.call.session.client_folders().is_some() {
-            let work = client_shell::output(&attended.call, &state, request.id, request.wait());
+            let work = client_shell::output(&attended.call, &state.client_commands, request.id, request.wait());
             return attended.until_done(work).await;
         }
         attended.until_done(background::shell_output(&attended.call, &state.commands, &state.files, &request)).await
@@ -160,7 +161,7 @@ impl Developer {
         let attended = CancellableCall::new(&context)?;
         let state = DeveloperState::of(&self.states, &attended.call.session);
         if attended.call.session.client_folders().is_some() {
-            return attended.until_done(client_shell::stop(&attended.call, &state, request.id)).await;
+            return attended.until_done(client_shell::stop(&attended.call, &state.client_commands, request.id)).await;
         }
         attended.until_done(background::shell_stop(&attended.call, &state.commands, &state.files, &request)).await
     }

@@ -149,10 +149,10 @@ if (page) {
     change();
     if (atEnd) scrollTo({ top: document.documentElement.scrollHeight });
   };
-  const showRunning = (running) => {
-    state.textContent = running ? "running" : "idle";
-    state.className = running ? "state running" : "state";
-    if (cancel) cancel.disabled = !running;
+  const showWork = (word) => {
+    state.textContent = word;
+    state.className = `state ${word}`;
+    if (cancel) cancel.disabled = word === "idle";
   };
   const stream = (kind, text) => {
     if (!draft || draft.dataset.kind !== kind) {
@@ -184,7 +184,7 @@ if (page) {
             while (page.childElementCount > MAX_ENTRIES) page.firstElementChild.remove();
           }
           last = Math.max(last, news.last);
-          showRunning(news.running);
+          showWork(news.state);
           $("#session-usage").textContent = news.usage;
           $("#session-tasks").replaceChildren(parse(news.tasks));
         });
@@ -194,7 +194,8 @@ if (page) {
   }
 
   listeners.push((message) => {
-    if (message.kind === "online") { catchUp(); return; }
+    // A request that opens or closes may be of this session.
+    if (["online", "approvals"].includes(message.kind)) { catchUp(); return; }
     if (message.session !== session) return;
     switch (message.kind) {
       case "snapshot":
@@ -225,7 +226,7 @@ if (page) {
         $("#session-progress").textContent = message.problem ?? "";
         for (const old of $("#live").children) old.dataset.old = "1";
         draft = null;
-        showRunning(false);
+        showWork("idle");
         catchUp();
         break;
     }

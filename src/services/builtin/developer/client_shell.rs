@@ -2,9 +2,8 @@
 //!
 //! Invariant: the client runs each command in a sandbox with the profile of the call. No command runs here instead.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
@@ -14,15 +13,12 @@ use crate::tool::editor::{Editor, Terminal, TerminalCommand, TerminalOutput, Ter
 use crate::tool::{CallContext, SandboxView};
 
 use super::ask::{NoAnswer, ask};
+use super::client_commands::{ClientCommand, ClientCommands};
 use super::command_report::{CommandReport, SILENCED, with_verdict};
 use super::output::Capture;
 use super::sandbox_remarks::SandboxRemarks;
-use super::session_state::DeveloperState;
 use super::terminal::{self, OUTPUT_LIMIT, TerminalEnd};
 use crate::services::builtin::answer::{ToolRefusal, ToolReply, size, with_data};
-
-/// Background commands that a session keeps.
-const MAX_COMMANDS: usize = 16;
 
 /// A command for a terminal of the client.
 pub(super) struct ClientShellRequest<'a> {
@@ -32,81 +28,11 @@ pub(super) struct ClientShellRequest<'a> {
     pub(super) background: bool,
 }
 
-/// The background commands of a session at its client.
-#[derive(Debug, Default)]
-pub(super) struct ClientCommands {
-    table: Mutex<ClientCommandTable>,
-}
-
-#[derive(Debug, Default)]
-struct ClientCommandTable {
-    last: u32,
-    commands: BTreeMap<u32, Arc<ClientCommand>>,
-}
-
-/// A background command. Dropping it releases its terminal, which ends it.
-struct ClientCommand {
-    line: String,
-    terminal: Box<dyn Terminal>,
-    started: Instant,
-    /// Bytes of the output that the model has.
-    shown: Mutex<usize>,
-    has_ended: AtomicBool,
-}
-
-impl std::fmt::Debug for ClientCommand {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClientCommand").field("line", &self.line).finish_non_exhaustive()
-    }
-}
-
-impl ClientCommands {
-    fn lock(&self) -> MutexGuard<'_, ClientCommandTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Fails if no further command may run. Forgets commands that have ended, if there are too many.
-    fn check_room(&self) -> Result<(), ToolRefusal> {
-        let mut table = self.lock();
-        if table.commands.len() >= MAX_COMMANDS {
-            table.commands.retain(|_, command| !command.has_ended.load(Ordering::Relaxed));
-        }
-        if table.commands.len() < MAX_COMMANDS {
-            return Ok(());
-        }
-        Err(ToolRefusal::new(format!("{MAX_COMMANDS} background commands run already; end one with `shell_stop`")))
-    }
-
-    fn add(&self, line: &str, terminal: Box<dyn Terminal>) -> u32 {
-        let command = ClientCommand {
-            line: line.to_owned(),
-            terminal,
-            started: Instant::now(),
-            shown: Mutex::default(),
-            has_ended: AtomicBool::new(false),
-        };
-        let mut table = self.lock();
-        table.last += 1;
-        let id = table.last;
-        table.commands.insert(id, Arc::new(command));
-        id
-    }
-
-    fn find(&self, id: u32) -> Result<Arc<ClientCommand>, ToolRefusal> {
-        let table = self.lock();
-        table.commands.get(&id).cloned().ok_or_else(|| {
-            let known: Vec<String> = table.commands.keys().map(u32::to_string).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            ToolRefusal::new(format!("there is no background command {id} in this session; there are: {known}"))
-        })
-    }
-}
-
 /// Runs a command at the client. Fails if no client can run it in a sandbox now.
-pub(super) async fn shell(call: &CallContext, state: &DeveloperState, request: ClientShellRequest<'_>) -> ToolReply {
+pub(super) async fn shell(call: &CallContext, commands: &ClientCommands, request: ClientShellRequest<'_>) -> ToolReply {
     let ClientShellRequest { line, limit, background } = request;
     if background {
-        state.client_commands.check_room()?;
+        commands.check_room()?;
     }
     let editor = sandbox_editor(call)?;
     let command = terminal_command(call, line)?;
@@ -119,7 +45,7 @@ pub(super) async fn shell(call: &CallContext, state: &DeveloperState, request: C
         NoAnswer::Silent(_) => ToolRefusal::new(format!("{reason}; it may have run: check before you repeat it")),
     })?;
     if background {
-        let id = state.client_commands.add(line, terminal);
+        let id = commands.add(line, terminal);
         let text =
             format!("started in the background with id {id}; read it with `shell_output`, end it with `shell_stop`");
         return Ok(with_data(text, json!({"id": id})));
@@ -132,8 +58,8 @@ pub(super) async fn shell(call: &CallContext, state: &DeveloperState, request: C
 }
 
 /// Returns the new output of a background command. Waits for its end, at most for this time.
-pub(super) async fn output(call: &CallContext, state: &DeveloperState, id: u32, wait: Duration) -> ToolReply {
-    let command = state.client_commands.find(id)?;
+pub(super) async fn output(call: &CallContext, commands: &ClientCommands, id: u32, wait: Duration) -> ToolReply {
+    let command = commands.find(id)?;
     if !wait.is_zero() {
         tokio::select! {
             biased;
@@ -147,8 +73,8 @@ pub(super) async fn output(call: &CallContext, state: &DeveloperState, id: u32, 
 }
 
 /// Ends a background command and returns the rest of its output.
-pub(super) async fn stop(call: &CallContext, state: &DeveloperState, id: u32) -> ToolReply {
-    let command = state.client_commands.find(id)?;
+pub(super) async fn stop(call: &CallContext, commands: &ClientCommands, id: u32) -> ToolReply {
+    let command = commands.find(id)?;
     let patience = sandbox_editor(call)?.patience();
     match timeout(patience, command.terminal.kill()).await {
         Ok(Ok(())) => drop(timeout(patience, command.terminal.wait()).await),

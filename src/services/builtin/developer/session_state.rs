@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use tokio::net::TcpStream;
 
 use super::background::Commands;
-use super::client_shell::ClientCommands;
+use super::client_commands::ClientCommands;
 use super::files::Files;
 use crate::process::ProcessScope;
 use crate::sandbox::proxy::InsideNetwork;

@@ -253,7 +253,7 @@ pub(super) async fn shell(
     if call.session.client_folders().is_some() {
         let (line, limit) = (request.command.as_str(), limit.unwrap_or(DEFAULT_TIMEOUT));
         let request = ClientShellRequest { line, limit, background: request.background };
-        return client_shell::shell(call, state, request).await;
+        return client_shell::shell(call, &state.client_commands, request).await;
     }
     check_folder(&call.session.cwd)?;
     let refuse = |error: SandboxStartError| ToolRefusal::new(format!("the shell could not be started: {error}"));
