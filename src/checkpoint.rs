@@ -4,7 +4,7 @@
 //! that equal contents take space once. A *step* is a change of the workspace by a session, with the snapshots before
 //! and after it.
 //!
-//! Invariant: starts no program, follows no link, and writes nothing into a repository. Only [`CheckpointStore::apply`]
+//! Invariant: starts no program, follows no link, and writes nothing into a repository. Only `CheckpointStore::apply`
 //! writes to a workspace.
 
 mod objects;

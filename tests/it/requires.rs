@@ -112,8 +112,10 @@ async fn a_program_reaches_exactly_the_service_that_it_requires() {
     let variables: Value = serde_json::from_str(&wired.said(&binding, "top__env", json!({})).await).expect("JSON");
     let line = variables["SKEIN_REQUIRES_STORE"].as_str().expect("the address");
     assert!(line.contains(" mcp --attach-file ") && line.ends_with(".token"), "{line}");
-    let of_skein = variables.as_object().expect("variables").keys().filter(|name| name.starts_with("SKEIN_"));
-    assert_eq!(of_skein.collect::<Vec<_>>(), ["SKEIN_PROCESS_SCOPE", "SKEIN_REQUIRES_STORE"]);
+    let names = variables.as_object().expect("variables").keys().filter(|name| name.starts_with("SKEIN_"));
+    let mut of_skein: Vec<_> = names.collect();
+    of_skein.sort();
+    assert_eq!(of_skein, ["SKEIN_PROCESS_SCOPE", "SKEIN_REQUIRES_STORE"]);
     drop(binding);
     wired.stop().await;
 }

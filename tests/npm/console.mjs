@@ -6,7 +6,8 @@ import { chromium } from "playwright-core";
 const [program, story, ...rest] = process.argv.slice(2);
 const args = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-component-update", "--disable-sync",
   "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"];
-const WAIT = { timeout: 20_000 };
+// Long, because the first route trains the router, which takes a build without optimisation many seconds.
+const WAIT = { timeout: 90_000 };
 
 const browser = await chromium.launch({ executablePath: program, headless: true, args });
 const problems = [];
