@@ -7,3 +7,4 @@ mod client_calls;
 pub mod export;
 pub mod http_endpoint;
 pub mod requirement_server;
+pub mod suspension_slots;

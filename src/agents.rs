@@ -16,10 +16,12 @@ mod judge;
 mod metered_provider;
 mod models;
 mod recovery;
+mod request_span;
 mod ask_once;
 mod external;
 mod shorten;
 mod turn_types;
+mod usage_estimate;
 
 pub use ask::RetryPolicy;
 pub use ask_once::ask_once;

@@ -2,6 +2,7 @@
 //!
 //! Invariant: uses no protocol. `Binding::call` is the only path to a tool.
 
+mod audit_asker;
 mod binding;
 mod bound_tool;
 mod consent;
@@ -349,7 +350,11 @@ impl Broker {
         let (mode, scope) = self.plan.mode(id).ok_or_else(|| self.missing_mode(id))?;
         terms.add_enabled_services(&self.plan);
         let refused = self.remove_refused_services(&mut terms);
-        let gate = self.session_gate(mode, &terms);
+        for missing in &refused {
+            terms.record_service_refusal(id, &missing.service, missing.reason.clone());
+        }
+        terms.record_answers(id);
+        let gate = self.session_gate(id, mode, &terms);
         let base = BindingBase {
             plan: Arc::clone(&self.plan),
             mode: id.clone(),
@@ -382,6 +387,7 @@ impl Broker {
             for need in level {
                 let Some(entry) = terms.service(&self.plan, need.service.as_str()) else { continue };
                 if let Some(setting) = self.plan.manifests().service_refusal(entry) {
+                    terms.record_service_refusal(id, &need.service, setting.to_string());
                     let (service, reason) = (need.service, format!("{setting} does not list it"));
                     if !need.optional {
                         let error = ServiceError::NotStarted { service, reason };

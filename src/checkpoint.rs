@@ -9,9 +9,11 @@
 
 mod objects;
 mod plan;
+mod session_hold;
 mod snapshot;
 
 pub use plan::{FileDifference, KeepReason, KeptFile, RestorePlan};
+pub use session_hold::SessionHold;
 pub use snapshot::{CoverageGap, Snapshot, SnapshotLimits, Workspace};
 
 use std::collections::HashSet;
@@ -85,6 +87,8 @@ pub enum CheckpointError {
     Interrupted(String),
     #[error("the session has changed since the difference was shown; look at it again")]
     Outdated,
+    #[error("a turn or another restore of this session runs, maybe in another process")]
+    Running,
 }
 
 impl CheckpointError {
@@ -171,6 +175,7 @@ impl CheckpointStore {
 
     /// Removes the steps of a session, and the contents that no other step needs.
     pub fn delete(&self, session: &str) -> Result<(), CheckpointError> {
+        self.remove_lock(session)?;
         let folder = self.session_folder(session);
         if !folder.exists() {
             return Ok(());

@@ -9,6 +9,8 @@ mod app_gallery;
 mod apps;
 mod attach;
 mod attention;
+mod audit;
+mod audit_sink;
 mod chat;
 mod check;
 mod configure;
@@ -37,18 +39,25 @@ mod permissions;
 mod private_files;
 mod progress;
 mod recipe;
+mod report;
 #[cfg(test)]
 mod reference_tests;
 mod reload;
+mod retention;
 mod route;
 mod run;
 mod sandbox;
 mod serve;
+mod server_setup;
 mod services;
 mod sessions;
 mod settings_file;
+mod period_start;
 mod standalone;
+mod store;
+mod store_flag;
 mod runtime;
+mod telemetry;
 mod token;
 mod tools;
 mod top_of_mind;
@@ -204,6 +213,10 @@ enum Command {
     Services(services::ServicesArgs),
     /// List, show, export, delete and search stored sessions
     Sessions(sessions::SessionsArgs),
+    /// List, export and verify the audit log of decisions
+    Audit(audit::AuditArgs),
+    /// Report what agents did, changed, asked and spent
+    Report(report::ReportArgs),
     /// List, open and export the apps that modes have made
     Apps(apps::AppsArgs),
     /// Show the tools of a mode, and why others are excluded
@@ -235,8 +248,15 @@ enum Command {
     Tutorial(tutorial::TutorialArgs),
     /// Create, list and revoke tokens for `skein serve`
     Token(token::TokenArgs),
+    /// Move stored data to another store, or remove old sessions
+    Store(store::StoreArgs),
     /// Print a shell completion script
     Completions { shell: clap_complete::Shell },
+    /// Write a man page of each command to a folder
+    ///
+    /// `scripts/release` runs this command.
+    #[command(hide = true)]
+    ManPages { folder: PathBuf },
     /// Stop processes that a killed skein left behind
     ///
     /// Skein starts this command itself.
@@ -259,6 +279,8 @@ impl Command {
             Command::Agents(_) => "agents",
             Command::Services(_) => "services",
             Command::Sessions(_) => "sessions",
+            Command::Audit(_) => "audit",
+            Command::Report(_) => "report",
             Command::Apps(_) => "apps",
             Command::Tools(_) => "tools",
             Command::Permissions(_) => "permissions",
@@ -271,7 +293,9 @@ impl Command {
             Command::Trust(_) => "trust",
             Command::Tutorial(_) => "tutorial",
             Command::Token(_) => "token",
+            Command::Store(_) => "store",
             Command::Completions { .. } => "completions",
+            Command::ManPages { .. } => "man-pages",
             Command::Reaper => "reaper",
         }
     }
@@ -375,7 +399,7 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
     let mut output = CommandOutput::default();
     // `doctor` changes nothing: it only reports files that other users can access.
     let protected = if let Command::Doctor(_) = cli.command { Ok(()) } else { private_files::protect(&folders) };
-    let warning = logging::start(&folders);
+    let (warning, export) = logging::start(&folders);
     if let Some(warning) = warning {
         output.note(&warning);
     }
@@ -392,6 +416,8 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
     };
     let code = output.finish(code);
     tracing::info!(command, code, "command finished");
+    // Waits for the receiver of telemetry.
+    drop(export);
     ExitCode::from(code)
 }
 
@@ -426,6 +452,8 @@ fn run(cli: Cli, folders: &Folders, output: &mut CommandOutput) -> Result<(), Co
         Command::Agents(args) => agents::run(&args, global, folders, output),
         Command::Services(args) => services::run(&args, global, folders, output),
         Command::Sessions(args) => sessions::run(&args, folders, output),
+        Command::Audit(args) => audit::run(&args, folders, output),
+        Command::Report(args) => report::run(&args, folders, output),
         Command::Apps(args) => apps::run(&args, folders, output),
         Command::Tools(args) => tools::run(&args, global, folders, output),
         Command::Permissions(args) => permissions::run(&args, global, folders, output),
@@ -437,12 +465,22 @@ fn run(cli: Cli, folders: &Folders, output: &mut CommandOutput) -> Result<(), Co
         Command::Trust(args) => trust::run(&args, folders, output),
         Command::Tutorial(args) => tutorial::run(&args, folders, output),
         Command::Token(args) => token::run(&args, global, folders, output),
+        Command::Store(args) => store::run(&args, folders, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "skein", &mut script);
             output.text(&String::from_utf8_lossy(&script));
             Ok(())
         }
+        Command::ManPages { folder } => write_man_pages(&folder),
         Command::Reaper | Command::Sandbox(_) => Ok(()),
     }
+}
+
+/// Writes one man page per command, without the hidden ones. Fails if a file cannot be written.
+fn write_man_pages(folder: &Path) -> Result<(), CommandError> {
+    clap_mangen::generate_to(Cli::command(), folder).map_err(|error| {
+        let problem = format!("cannot write man pages to `{}`: {error}", folder.display());
+        CommandError::work(problem, "name a folder that exists and that you can write to")
+    })
 }

@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+/// Begins the name of a git worktree that Skein makes for a task.
+pub const TASK_WORKTREE_PREFIX: &str = "skein-task";
+
 /// Returns an id with this prefix that nothing outside the process can predict: the keys of the standard library's
 /// hasher come from the system's random source.
 ///

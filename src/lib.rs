@@ -22,6 +22,8 @@ pub mod process;
 pub mod socket;
 /// Tasks that end with their owner.
 pub mod task;
+/// Spans in the names of OpenTelemetry.
+pub mod telemetry;
 /// The Chrome DevTools Protocol over two pipes.
 pub mod cdp;
 /// A screen of X11: pictures, pointer and keyboard.
@@ -38,6 +40,8 @@ pub mod lesson;
 pub mod sandbox;
 /// Keeps the states of a workspace, to bring earlier files back.
 pub mod checkpoint;
+/// Git worktrees for delegated tasks, and the merge of their changes.
+pub mod worktree;
 /// The user's approval of a project's files.
 pub mod trust;
 /// Office documents and PDF files: bytes to text, and edits.

@@ -78,6 +78,15 @@ impl Price {
         let new = usage.input.saturating_sub(usage.cached) as f64;
         (new * self.input + usage.cached as f64 * self.cached + usage.output as f64 * self.output) / 1_000_000.0
     }
+
+    /// Returns the higher price of each kind of tokens.
+    fn highest(self, other: Self) -> Self {
+        Self {
+            input: self.input.max(other.input),
+            output: self.output.max(other.output),
+            cached: self.cached.max(other.cached),
+        }
+    }
 }
 
 /// A request to a model.
@@ -249,7 +258,7 @@ impl ModelRegistry {
     }
 
     /// Returns what is known about a model: the user's facts, then the published ones. A provider at an address of the
-    /// user has its own prices.
+    /// user has its own prices. The user's prices do not count if an administrator limits the cost.
     fn info(&self, name: &ModelRef, own_address: bool) -> ModelInfo {
         let user = self.facts.get(name).copied().unwrap_or_default();
         let published = match name {
@@ -257,8 +266,8 @@ impl ModelRegistry {
             _ => None,
         };
         let published = published.unwrap_or_default();
-        let price = match self.policy.fixed_prices {
-            true => published.price.or(user.price),
+        let price = match self.policy.fixes_prices() {
+            true => self.policy.price_of(name, published.price),
             false => user.price.or(published.price),
         };
         ModelInfo { window: user.window.or(published.window), price }

@@ -11,8 +11,10 @@ mod builtin;
 mod complete;
 mod config;
 mod configured_hooks;
+mod delegate;
 mod duration;
 mod edit;
+mod edit_entry;
 mod examples;
 mod files;
 mod hooks;
@@ -37,8 +39,10 @@ mod runtime;
 mod schema;
 mod serve_config;
 mod settings;
+mod store_config;
 mod sharing;
 mod stated_budgets;
+mod task_workspace;
 mod template;
 mod yaml;
 
@@ -64,8 +68,10 @@ pub use config::{
     Config, ModelFacts, Moderator, ProcessorModels, Profile, ProfileService, ProviderAddress, SandboxConfig,
 };
 pub use configured_hooks::ConfiguredHook;
+pub use delegate::{DelegateEntry, DelegatePattern, DetailedDelegate, TaskWorkspace};
 pub use duration::{DurationError, ManifestDuration};
 pub use edit::{apply_edits, with_first, without_item};
+pub use edit_entry::edit_entry;
 pub use files::{LinkedFile, LinkedFileError, ManifestFile, Root, read_named};
 pub use hooks::{HookCommand, HookConfig, HookEvent, HookFailure, HookGroup, HookKind, HookMatcher};
 pub use import::goose_provider;
@@ -77,7 +83,7 @@ pub use json_schema::{
     RunningValidation, SchemaError, SchemaValidator, VALIDATION_TIME, ValidationFailure, check_schema,
 };
 pub use layers::{AgentEntry, ConfigEntry, DisableSource, Manifests, ModeEntry, ServiceEntry};
-pub use managed_config::{AddressedProvider, ManagedConfig, ManagedProvider};
+pub use managed_config::{AddressedProvider, ManagedConfig, ManagedProvider, ModelPrice};
 pub use managed_layer::{ManagedEntry, ManagedFile, ManagedLayer, ManagedRefusal, ManagedSetting};
 pub use mcp_servers::{
     ServiceNameError, SessionServiceError, client_service, manifest as service_manifest, recipe_service,
@@ -105,6 +111,7 @@ pub use serve_config::{ClaimMatch, ClaimValue, PrincipalRule, ServeConfig, find_
 pub use settings::{ModelAllowList, ProviderAllowList, Settings};
 pub use sharing::{PrincipalSharing, ServiceSharing};
 pub use stated_budgets::{BudgetScope, StatedBudget};
+pub use store_config::{RetentionConfig, StoreConfig};
 pub use template::TemplateError;
 pub use yaml::{DocumentPath, SourceFile, parse};
 

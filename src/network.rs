@@ -24,5 +24,17 @@ pub use protobuf_json::restore_integers;
 pub use registries::REGISTRIES;
 pub use websocket::{WebSocketAddress, WebSocketAddressError, WebSocketClient, WebSocketError};
 
+/// Returns the events in the pieces of a stream, for the fuzzer.
+#[cfg(fuzzing)]
+pub fn read_events<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
+    let mut parser = event_parser::EventParser::default();
+    let mut events = Vec::new();
+    for piece in pieces {
+        parser.push(piece);
+        events.extend(std::iter::from_fn(|| parser.next()));
+    }
+    events
+}
+
 #[cfg(test)]
 pub(crate) use address::tests as address_strategies;

@@ -5,6 +5,7 @@
 
 mod adviser;
 mod decide;
+pub mod evaluation;
 mod task_runner;
 mod router_cache;
 pub mod session_services;
@@ -18,7 +19,7 @@ mod turn;
 mod verify;
 mod file_locks;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -32,9 +33,10 @@ use crate::manifest::{AgentEntry, Settings};
 use crate::principal::Principal;
 use crate::router::THRESHOLD;
 use crate::session::{PendingTurn, PromptError, Session};
-use crate::store::{FolderFilter, SessionStore, sessions_of_project};
+use crate::store::{FolderFilter, SessionStore, StorePlace, sessions_of_project};
 use crate::tool::SessionStates;
 use crate::tool::delegate::DelegateError;
+use crate::worktree::TaskWorktrees;
 use route::{RoutingContext, RoutingDecision, UnknownModeError};
 use router_cache::RouterCache;
 pub use router_cache::RouterCacheError;
@@ -55,6 +57,8 @@ pub struct Orchestrator {
     router_cache: Arc<RouterCache>,
     top_of_mind: Arc<PrincipalTopOfMind>,
     last_routes: Arc<SessionStates<turn::LastRoute>>,
+    /// Gives tasks worktrees. `None` if this command makes none.
+    worktrees: Option<TaskWorktrees>,
 }
 
 /// Context that is added to a prompt: the top-of-mind text and excerpts of earlier sessions.
@@ -83,14 +87,26 @@ fn mode_recalls(plan: &Plan, mode: &ModeId) -> bool {
 }
 
 impl Orchestrator {
-    /// Creates an orchestrator that keeps learned routers and corrections in the folder `data`. `top_of_mind` is that of
-    /// `local`.
-    pub fn new(data: PathBuf, top_of_mind: TopOfMind) -> Self {
+    /// Creates an orchestrator that keeps learned routers in the data folder of `store`, and corrections in `store`.
+    /// `top_of_mind` is that of `local`.
+    pub fn new(store: impl Into<StorePlace>, top_of_mind: TopOfMind) -> Self {
+        let store = store.into();
         Self {
-            top_of_mind: Arc::new(PrincipalTopOfMind::new(data.clone(), top_of_mind)),
-            router_cache: Arc::new(RouterCache::new(data)),
+            top_of_mind: Arc::new(PrincipalTopOfMind::new(store.data().to_owned(), top_of_mind)),
+            router_cache: Arc::new(RouterCache::new(store)),
             last_routes: Arc::default(),
+            worktrees: None,
         }
+    }
+
+    /// Returns the same orchestrator, whose tasks can have worktrees.
+    #[must_use]
+    pub fn with_worktrees(self, worktrees: TaskWorktrees) -> Self {
+        Self { worktrees: Some(worktrees), ..self }
+    }
+
+    fn worktrees(&self) -> Option<&TaskWorktrees> {
+        self.worktrees.as_ref()
     }
 
     /// Runs a turn that the front end has started: chooses the mode that works on the prompt and hands the turn to it.
@@ -104,6 +120,9 @@ impl Orchestrator {
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
         let session = Arc::clone(pending.session());
+        if let Some(worktrees) = self.worktrees() {
+            worktrees.sweep();
+        }
         // A hook decides before the prompt is routed, because that may send it to a model.
         let added = pending.run_prompt_hooks(&prompt, cancel).await?;
         let text = turn::words(&prompt);

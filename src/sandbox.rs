@@ -25,6 +25,10 @@ pub mod proxy;
 mod request_table;
 mod running_sandbox;
 mod sandbox_process;
+#[cfg(target_os = "linux")]
+mod setup;
+#[cfg(not(target_os = "linux"))]
+#[path = "sandbox/other_system.rs"]
 mod setup;
 mod wire;
 

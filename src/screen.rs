@@ -267,16 +267,7 @@ impl X11Screen {
             Some(id) => self.window_area(id)?,
             None => self.area(),
         };
-        let outside = ScreenError::Outside { x, y, width: within.width, height: within.height };
-        let is_inside = |value: i32, size: u32| u32::try_from(value).is_ok_and(|value| value < size);
-        if !is_inside(x, within.width) || !is_inside(y, within.height) {
-            return Err(outside);
-        }
-        let (x, y) = (within.x + x, within.y + y);
-        if !is_inside(x, self.width) || !is_inside(y, self.height) {
-            return Err(window.map_or(outside, ScreenError::OffScreen));
-        }
-        let (Ok(left), Ok(top)) = (i16::try_from(x), i16::try_from(y)) else { return Err(outside) };
+        let (left, top) = click_point(within, self.area(), window, (x, y))?;
         self.fake(MOTION, 0, left, top)?;
         let detail = match button {
             PointerButton::Left => 1,
@@ -287,7 +278,7 @@ impl X11Screen {
             self.fake(BUTTON_PRESS, detail, 0, 0)?;
             self.fake(BUTTON_RELEASE, detail, 0, 0)?;
         }
-        Ok((x, y))
+        Ok((left.into(), top.into()))
     }
 
     /// Brings a window to the front and gives it the keyboard.
@@ -307,6 +298,26 @@ impl X11Screen {
         self.connection.get_input_focus()?.reply()?;
         Ok(())
     }
+}
+
+/// Returns the point of the screen for a position in an area. Fails if it is outside of the area or of the screen.
+fn click_point(
+    within: ScreenArea,
+    screen: ScreenArea,
+    window: Option<u32>,
+    (x, y): (i32, i32),
+) -> Result<(i16, i16), ScreenError> {
+    let outside = || ScreenError::Outside { x, y, width: within.width, height: within.height };
+    let is_inside = |value: i32, size: u32| u32::try_from(value).is_ok_and(|value| value < size);
+    if !is_inside(x, within.width) || !is_inside(y, within.height) {
+        return Err(outside());
+    }
+    let point = (within.x.saturating_add(x), within.y.saturating_add(y));
+    if !screen.contains(point) {
+        return Err(window.map_or_else(outside, ScreenError::OffScreen));
+    }
+    let (Ok(left), Ok(top)) = (i16::try_from(point.0), i16::try_from(point.1)) else { return Err(outside()) };
+    Ok((left, top))
 }
 
 impl ScreenArea {
@@ -357,6 +368,16 @@ mod tests {
         fn the_common_part_has_the_common_points(one in area(), two in area(), x in -60..120_i32, y in -60..120_i32) {
             let both = one.contains((x, y)) && two.contains((x, y));
             prop_assert_eq!(one.intersect(two).is_some_and(|common| common.contains((x, y))), both);
+        }
+
+        /// A click hits the position that was named, in the window and on the screen, or nothing.
+        #[test]
+        fn a_click_hits_the_named_point(within in area(), width in 1..60_u32, height in 1..60_u32, x in -5..70_i32, y in -5..70_i32) {
+            let screen = ScreenArea { x: 0, y: 0, width, height };
+            let point = (within.x + x, within.y + y);
+            let hits = within.contains(point) && screen.contains(point);
+            let clicked = click_point(within, screen, Some(7), (x, y)).ok();
+            prop_assert_eq!(clicked.map(|(x, y)| (i32::from(x), i32::from(y))), hits.then_some(point));
         }
 
         /// The middle of an area that has points is one of them.

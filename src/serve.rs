@@ -10,6 +10,7 @@ mod acp_websocket;
 mod agents;
 mod authenticator;
 mod checks;
+mod client_address;
 mod console;
 mod event_stream;
 mod hosts;
@@ -17,11 +18,16 @@ mod listener;
 mod mcp;
 mod metrics;
 mod oidc;
+mod protected_resource;
 mod rest;
 mod runs;
 mod tls;
 
-pub use console::{AppGallery, ConsoleHub, GalleryApp, GalleryError};
+pub use client_address::AddressSource;
+pub use console::{
+    AppGallery, ConsoleHub, GalleryApp, GalleryError, LogEntry, ManifestCheck, ManifestListing, ManifestPath,
+    OtherManifest, SaveOutcome, ServerSetup, ServerSetupError, SetupFinding, StoredManifest,
+};
 pub use hosts::{PublicUrl, PublicUrlError};
 pub use mcp::{McpParts, ServiceLoader};
 pub use oidc::{IssuerError, JwtError, OidcError, OidcSettings, OidcVerifier, PrincipalMapping};
@@ -53,7 +59,7 @@ use crate::tool::ServiceStatus;
 use acp_connections::AcpConnections;
 use authenticator::{ActiveToken, Authenticator};
 use checks::Refusal;
-use console::LoginTable;
+use console::{LoginTable, MetricHistory};
 use hosts::HostFilter;
 use listener::Listener;
 use mcp::McpEndpoints;
@@ -75,6 +81,8 @@ pub struct ServeSettings {
     /// A second address, which serves only `/metrics`, without a token.
     pub metrics_listen: Option<SocketAddr>,
     pub public_url: Option<PublicUrl>,
+    /// Where the addresses of clients come from, for failed logins.
+    pub client_addresses: AddressSource,
     pub tls: Option<TlsFiles>,
     /// How long running turns may take at the shutdown.
     pub drain: Duration,
@@ -99,6 +107,8 @@ pub struct ServeParts {
     pub console: Arc<ConsoleHub>,
     /// The apps that the console shows.
     pub apps: Box<dyn AppGallery>,
+    /// What administrators read and change in the console.
+    pub setup: Arc<dyn ServerSetup>,
     /// The folder of new sessions of `local` in the console.
     pub folder: PathBuf,
     /// An empty folder, for requests that name none with a token that has none.
@@ -135,9 +145,12 @@ struct ServerState {
     runs: RunTable,
     /// The logins of the console.
     logins: LoginTable,
+    client_addresses: AddressSource,
     /// Whether browsers reach the server with TLS, so that cookies are never sent without it.
     has_tls: bool,
     metrics: Arc<ServerMetrics>,
+    /// The metrics of the last hour, for the console.
+    history: MetricHistory,
     /// `http` or `https`, as the listener speaks it.
     scheme: &'static str,
     idle: Duration,
@@ -190,8 +203,10 @@ impl HttpFrontEnd {
             mcp: McpEndpoints::default(),
             runs: RunTable::default(),
             logins: LoginTable::default(),
+            client_addresses: settings.client_addresses,
             has_tls: settings.tls.is_some() || settings.public_url.as_ref().is_some_and(PublicUrl::is_https),
             metrics: Arc::default(),
+            history: MetricHistory::default(),
             scheme: if tls.is_some() { "https" } else { "http" },
             idle: settings.idle,
             draining: CancellationToken::new(),
@@ -245,6 +260,7 @@ impl HttpFrontEnd {
                 watched.authenticator.watch(&cancelled),
                 watched.acp.sweep(watched.idle, &cancelled),
                 console::sweep(&watched, &cancelled),
+                console::sample(&watched, &cancelled),
                 watch_tls
             );
         });
@@ -289,6 +305,7 @@ fn router(state: &Arc<ServerState>) -> Router {
         .route("/agents", get(agents::list))
         .route("/acp", any(acp_http::answer))
         .route("/mcp/{*path}", any(mcp::answer))
+        .route("/.well-known/oauth-protected-resource", get(protected_resource::show))
         .route("/", get(console::lead_to_console))
         .merge(rest::routes())
         .merge(a2a::routes())

@@ -47,6 +47,7 @@ use crate::manifest::{ManifestDuration, ServiceSharing as Sharing, Transport};
 use crate::principal::Principal;
 use crate::process::{Reaper, minimal_environment};
 use crate::sandbox::{FileAccess, SandboxLauncher, SandboxSpec};
+use crate::store::StorePlace;
 use crate::task::TaskScope;
 use crate::tool::{
     AddressForm, Catalog, RequirementError, RequirementOffer, ServiceError, ServiceStatus, SessionContext,
@@ -69,6 +70,8 @@ pub struct PoolOptions {
     pub sandbox: Option<SandboxLauncher>,
     /// Folder in which built-in services persist their data.
     pub data: std::path::PathBuf,
+    /// The place of sessions and memories. `None`: files in `data`, without encryption.
+    pub store: Option<StorePlace>,
     /// Folders in which built-in services find the user's files for all projects.
     pub user: UserFolders,
     /// Records the answers of services, or replays them instead of starting services.
@@ -374,6 +377,7 @@ impl Inner {
                     environment: minimal_environment(environment.variables()),
                     sandbox: self.options.sandbox.clone(),
                     data: self.options.data.clone(),
+                    store: self.options.store.clone().unwrap_or_else(|| StorePlace::files(&self.options.data)),
                     principal: principal.clone(),
                     user: self.options.user.clone(),
                     cwd: owner.as_ref().map(|owner| owner.cwd.clone()),

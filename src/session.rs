@@ -38,7 +38,8 @@ pub use prompt_error::PromptError;
 pub use restore::{PlannedRestore, RestoreFiles, RestoreReport, RestoreTarget};
 pub use session_viewers::{LiveSession, SessionViewer, StaleEventsError, TurnFailure, ViewerId};
 pub use sessions::{
-    ModelSource, ReopenedSession, SessionError, SessionOptions, SessionPorts, SessionRoots, SessionSettings, Sessions,
+    ModelSource, ReopenedSession, SessionAuditLog, SessionError, SessionOptions, SessionPorts, SessionRoots,
+    SessionSettings, Sessions,
 };
 pub use shared_ports::{SharedAsker, SharedEditor};
 pub use turn::PendingTurn;
@@ -102,6 +103,7 @@ pub struct Session {
     /// The state of the files before and after each turn. `None` in a child session, and if checkpoints are off.
     checkpoints: Option<Arc<SessionCheckpoints>>,
     hooks: SessionHooks,
+    span: crate::telemetry::WorkSpan,
     _counted: CountGuard,
 }
 
@@ -129,12 +131,10 @@ impl Session {
     ) -> Arc<Self> {
         let notices = Arc::new(SessionNotices::default());
         let ports = SessionContextPorts {
-            grant: sessions.grant.clone(),
-            hidden: sessions.paths_to_hide(),
             editor: host.editor.clone(),
             notices: Arc::clone(&notices) as Arc<dyn NoticeSink>,
             state: Arc::new(SessionStateStore::new(sessions.store.clone(), id.clone(), state)),
-            client: None,
+            ..sessions.context_ports(&id)
         };
         let session = place.context(id, &sessions, ports);
         let own_meter = || Arc::new(BudgetMeter::new(Arc::clone(&notices) as Arc<dyn NoticeSink>));
@@ -146,9 +146,9 @@ impl Session {
         let events = Arc::new(AtomicU64::new(events));
         let is_here = permit.is_some() && session.client_folders().is_none();
         let store = sessions.checkpoint_store().filter(|_| is_here);
-        let hidden = sessions.paths_to_hide();
-        let checkpoints = store.map(|store| SessionCheckpoints::attach(store, hidden, &session, &events));
+        let checkpoints = store.map(|it| SessionCheckpoints::attach(it, sessions.paths_to_hide(), &session, &events));
         Arc::new(Self {
+            span: crate::telemetry::WorkSpan::session(&session.id),
             _counted: sessions.metrics.open_session(),
             sessions,
             context: session,
@@ -413,8 +413,7 @@ impl Session {
     /// Reloads the history if another process has continued the session. Sets the limits of the turn.
     async fn catch_up(&self, history: &mut History) -> Result<(), PromptError> {
         self.open_budgets().await?;
-        let stored = self.sessions.store.find(self.id()).await?;
-        let stored = stored.ok_or_else(|| StoreError::Gone { id: self.id().to_owned() })?;
+        let stored = self.sessions.store.find_in_use(self.id()).await?;
         if stored.events != self.events.load(Ordering::Relaxed) {
             let whole = self.sessions.events(self.id()).await?;
             *history = History::from_events(&whole);

@@ -1,22 +1,37 @@
-//! Persists data in SQLite: one file per kind of data, which several processes may use at once.
+//! Persists data in SQLite: one file per kind of data, which several processes may use at once. All of it may be in a
+//! PostgreSQL database instead, which several machines may use at once.
 //!
-//! Invariant: the only user of SQLite. It stores values and knows no protocol and no agent. What belongs to a principal
+//! Invariant: the only user of SQLite and PostgreSQL. It stores values and knows no protocol and no agent. What belongs to a principal
 //! is read and written only through a handle of that principal.
 //! Nothing is written to a file before it is known to be a Skein database, intact and of a known version.
 
+mod address;
+mod database;
+mod database_schema;
+mod key_check;
 mod memories;
+mod place;
+mod retention;
 mod routes;
+mod sealing;
 mod sessions;
 mod tokens;
+mod transfer;
 
+pub use address::StoreAddress;
 pub use memories::{Memory, MemoryFilter, MemoryOwner, MemoryStore, NewMemory};
+pub use place::StorePlace;
+pub use retention::{RemovedSession, RetentionPolicy, remove_expired};
 pub use routes::{Correction, CorrectionStore};
+pub use sealing::StoreKey;
 pub use sessions::{
-    COUNTED, Cursor, FolderFilter, ListFilter, NewEvent, NewSession, RecallMatch, RecallQuery, RecallResults,
-    SearchHit, SessionChange, SessionStore, StateEntry, StoredEvent, StoredMessage, StoredSession, TermStats,
-    TermWeights, UsageKey, UsageRow, UsageTotals,
+    AuditEntry, AuditFilter, AuditFinding, AuditProblem, COUNTED, ChainReport, Cursor, FolderFilter, ListFilter,
+    NewAuditEntry, NewEvent, NewSession, RecallMatch, RecallQuery, RecallResults, SearchHit, SessionChange,
+    SessionLease, SessionStore, StateEntry, StoredEvent, StoredMessage, StoredSession, TermStats, TermWeights,
+    UsageKey, UsageRow, UsageTotals,
 };
 pub use tokens::{BrowserLogin, CreatedToken, NewToken, StoredToken, TokenState, TokenStore};
+pub use transfer::{StoreTotals, export_store, import_store, migrate_store};
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -24,12 +39,14 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
+use crate::ids::TASK_WORKTREE_PREFIX;
+
 /// How long a writer waits for another process to finish.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The pause between two attempts to open a file that another process is creating.
 const PAUSE: Duration = Duration::from_millis(5);
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     #[error("the store {file} cannot be used: {problem}")]
     Unusable { file: String, problem: String },
@@ -48,7 +65,7 @@ pub enum StoreError {
     )]
     Newer { file: String, found: i64, known: i64 },
     #[error("nothing was changed: {0}")]
-    Failed(#[from] rusqlite::Error),
+    Failed(String),
     #[error("`{prefix}` is the beginning of several sessions: {}; type more of it", candidates.join(", "))]
     Ambiguous { prefix: String, candidates: Vec<String> },
     #[error("the session {id} was deleted while it was in use, and its newest messages are lost; start a new session")]
@@ -60,6 +77,38 @@ pub enum StoreError {
     Unwritten { id: String, problem: String },
     #[error("a part of the session {id} could not be kept and is left out: {problem}")]
     LeftOut { id: String, problem: String },
+    #[error("the address of the store is wrong: {problem}")]
+    Address { problem: String },
+    #[error("the store {address} cannot be reached: {problem}")]
+    Unreachable { address: String, problem: String },
+    #[error("the password file {file} cannot be used: {problem}")]
+    PasswordFile { file: String, problem: String },
+    #[error("the key in SKEIN_STORE_KEY is not 64 hexadecimal digits")]
+    KeyFormat,
+    #[error("the store {store} is encrypted, and there is no key for it")]
+    KeyMissing { store: String },
+    #[error("the store {store} is encrypted with another key than the one in SKEIN_STORE_KEY")]
+    WrongKey { store: String },
+    #[error("the store {store} has texts that are not encrypted, so it cannot be used with SKEIN_STORE_KEY")]
+    NotEncrypted { store: String },
+    #[error("a text in the column {column} cannot be decrypted: {problem}")]
+    Sealed { column: String, problem: String },
+    #[error("the store is encrypted, so sessions cannot be searched or recalled")]
+    SearchOff,
+    #[error("nothing was written: line {line} of {file} is damaged: {problem}")]
+    Record { file: String, line: u64, problem: String },
+    #[error("nothing was written: {store} has data already ({table})")]
+    Occupied { store: String, table: String },
+    #[error("nothing was written: {store} would have {found}, but the source has {expected}")]
+    Different { store: String, found: String, expected: String },
+    #[error("the store {address} needs skein {oldest} or newer, and this is skein {own}; use a newer one")]
+    OldProgram { address: String, oldest: String, own: String },
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
 }
 
 /// The identity and the migrations of one database.
@@ -228,8 +277,27 @@ pub fn project_root(folder: &Path) -> PathBuf {
     repository.unwrap_or(real)
 }
 
+/// Does the same for the folder of a session. A task in a worktree belongs to the project of the user's files.
+pub fn session_project(folder: &Path) -> PathBuf {
+    let root = project_root(folder);
+    task_project(&root).unwrap_or(root)
+}
+
+/// Returns the folder of the user's files if `worktree` is the worktree of a task. The repository must name it as a
+/// worktree, or else a forged file could lead to the data of any project.
+fn task_project(worktree: &Path) -> Option<PathBuf> {
+    let link = worktree.join(".git");
+    let text = std::fs::read_to_string(&link).ok()?;
+    let entry = std::fs::canonicalize(text.strip_prefix("gitdir:")?.trim()).ok()?;
+    let is_task = entry.file_name()?.to_str()?.starts_with(TASK_WORKTREE_PREFIX);
+    let named = std::fs::read_to_string(entry.join("gitdir")).ok()?;
+    let leads_back = std::fs::canonicalize(named.trim()).ok()? == link;
+    let git = entry.parent()?.parent()?.file_name().filter(|_| is_task && leads_back)?;
+    (git == ".git").then(|| entry.ancestors().nth(3).map(Path::to_owned))?
+}
+
 /// Selects the sessions of a project: those in its repository, or in exactly this folder if it is in no repository.
 pub fn sessions_of_project(folder: &Path) -> FolderFilter {
-    let root = project_root(folder);
+    let root = session_project(folder);
     if root.join(".git").exists() { FolderFilter::Below(root) } else { FolderFilter::Folder(root) }
 }

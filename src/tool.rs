@@ -5,6 +5,7 @@
 
 mod activity;
 pub mod ask;
+mod audit;
 mod call_sandbox;
 mod checkpoint;
 mod client_folders;
@@ -24,6 +25,7 @@ mod target;
 mod working_folder;
 
 pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
+pub use audit::{AuditKind, AuditRecord, AuditSink, AuditSource, AuditVerdict, NoAuditLog};
 pub use call_sandbox::{CallSandbox, SandboxView};
 pub use checkpoint::CheckpointKeeper;
 pub use client_folders::ClientFolders;

@@ -15,6 +15,8 @@ use sha2::{Digest, Sha256};
 /// Limits for all settings of a project; anything larger is not configuration.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 const MAX_FILES: usize = 2_000;
+/// The newest known form of the trust file. A file without `version` has this form.
+const VERSION: u64 = 1;
 
 /// The settings files of a project.
 #[derive(Debug, Clone)]
@@ -34,6 +36,8 @@ pub enum TrustError {
     TooLarge { path: String },
     #[error("cannot use the trust file {path}: {problem}")]
     Store { path: String, problem: String },
+    #[error("the trust file {path} was written by a newer skein (version {found}, this one knows {VERSION})")]
+    Newer { path: String, found: u64 },
 }
 
 impl ProjectFiles {
@@ -102,6 +106,17 @@ fn hash(files: &BTreeMap<PathBuf, Vec<u8>>) -> String {
         hasher.update((content.len() as u64).to_le_bytes());
         hasher.update(content);
     }
+    hex(hasher)
+}
+
+/// Returns the hash of one content, to find out later whether it has changed.
+pub fn hash_content(content: &[u8]) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(content);
+    hex(hasher)
+}
+
+fn hex(hasher: Sha256) -> String {
     hasher.finalize().iter().fold(String::from("sha256:"), |mut text, byte| {
         _ = write!(text, "{byte:02x}");
         text
@@ -132,6 +147,27 @@ struct Entries {
     files: BTreeMap<String, BTreeMap<String, String>>,
 }
 
+/// The part of a trust file that every version has.
+#[derive(Debug, Deserialize)]
+struct FileVersion {
+    version: Option<u64>,
+}
+
+impl Entries {
+    /// Fails if the text is not a trust file, or one of a newer version.
+    fn parse(path: &Path, text: &str) -> Result<Self, TrustError> {
+        let broken = |error: serde_json::Error| TrustError::Store {
+            path: path.display().to_string(),
+            problem: format!("{error}; remove it to start again"),
+        };
+        let FileVersion { version } = serde_json::from_str(text).map_err(broken)?;
+        match version {
+            Some(found) if found > VERSION => Err(TrustError::Newer { path: path.display().to_string(), found }),
+            _ => serde_json::from_str(text).map_err(broken),
+        }
+    }
+}
+
 /// How a file has changed since its project was trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -145,10 +181,7 @@ impl TrustStore {
     pub fn open(data_folder: &Path) -> Result<Self, TrustError> {
         let path = data_folder.join("trust.json");
         let entries = match fs::read_to_string(&path) {
-            Ok(text) => serde_json::from_str(&text).map_err(|error| TrustError::Store {
-                path: path.display().to_string(),
-                problem: format!("{error}; remove it to start again"),
-            })?,
+            Ok(text) => Entries::parse(&path, &text)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Entries::default(),
             Err(error) => {
                 return Err(TrustError::Store { path: path.display().to_string(), problem: error.to_string() });

@@ -146,7 +146,7 @@ impl AcpAsker {
     }
 
     fn request(&self, question: PermissionRequest) -> acp::RequestPermissionRequest {
-        let of_sandbox = question.sandbox_title().map(printable);
+        let own_title = question.own_title().map(printable);
         // A client that shows subagents knows the call by the child session and its id there.
         let apart = question.apart.clone().filter(|_| self.features.subagents);
         let (session, call) = match apart {
@@ -167,7 +167,7 @@ impl AcpAsker {
         let call = ToolUse { id: id.to_string(), name: question.tool, arguments };
         let kind = calls::kind(&call.name, &self.plan);
         let said = calls::claims_with_title(&call.name, question.title, &self.plan);
-        let title = match (of_sandbox, question.always.host()) {
+        let title = match (own_title, question.always.host()) {
             (Some(title), _) => calls::by_whom(by.as_deref(), title),
             (None, Some(host)) => calls::by_whom(by.as_deref(), format!("Fetch from {host}")),
             (None, None) => calls::title(&call, by.as_deref(), said.as_ref(), kind, target),

@@ -151,7 +151,7 @@ pub(super) async fn new(
 ) -> Result<Arc<ClientSession>, acp::Error> {
     let given = SessionParams::try_new(connection, request.cwd, request.additional_directories, request.mcp_servers)?;
     let launcher = launcher(connection, (&given.cwd, given.files), &given.servers).await?;
-    let roots = SessionRoots { cwd: given.cwd.clone(), roots: given.roots, files: given.files };
+    let roots = SessionRoots { cwd: given.cwd.clone(), roots: given.roots, files: given.files, scratch: None };
     let shared = connection.server.open_sessions.ports();
     let launched = launcher.create(roots, |_| shared.of_session()).await.map_err(|error| errors::session(&error))?;
     let shared = connection.server.open_sessions.add(launched.session, launcher.project().clone(), shared);

@@ -14,12 +14,14 @@ use std::time::Duration;
 use agent_client_protocol::v1::schema as acp;
 use futures::{Sink, Stream};
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use crate::agents::ChunkTemplate;
 
 /// Maximum length of an input line in bytes; prompts with images are far shorter.
 const MAX_LINE: u64 = 64 << 20;
+/// Input lines that wait for the dispatch loop. Further lines stay unread, which makes the client wait.
+const MAX_WAITING_LINES: usize = 16;
 /// Queued text is merged into chunks of about this size, in bytes.
 const MAX_CHUNK: usize = 16 << 10;
 const MAX_BUFFER: usize = 256 << 10;
@@ -393,20 +395,21 @@ fn text(buffer: &mut Vec<u8>, text: &str) {
 }
 
 /// Returns the lines of `input`, read by a dedicated thread: one hop less than through the runtime's pool. Replaces a
-/// line that is too long or not UTF-8 with text that is not JSON, so that the SDK answers with a parse error.
+/// line that is too long or not UTF-8 with text that is not JSON, so that the SDK answers with a parse error. The thread
+/// waits while the queue of lines is full. The output has its own thread, so it does not wait for the input.
 pub(super) fn lines(input: impl Read + Send + 'static) -> io::Result<impl Stream<Item = io::Result<String>> + Send> {
-    let (tell, told) = futures::channel::mpsc::unbounded();
+    let (tell, mut told) = mpsc::channel(MAX_WAITING_LINES);
     std::thread::Builder::new().name("acp-reader".to_owned()).spawn(move || {
         let mut reader = BufReader::with_capacity(64 << 10, input);
         while let Some(line) = next_line(&mut reader).transpose() {
             let failed = line.is_err();
             // A failed send means that the connection has ended.
-            if tell.unbounded_send(line).is_err() || failed {
+            if tell.blocking_send(line).is_err() || failed {
                 return;
             }
         }
     })?;
-    Ok(told)
+    Ok(futures::stream::poll_fn(move |context| told.poll_recv(context)))
 }
 
 fn next_line(reader: &mut impl BufRead) -> io::Result<Option<String>> {

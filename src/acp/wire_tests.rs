@@ -135,3 +135,42 @@ async fn a_line_without_end_is_given_up_and_the_next_is_read() {
     let read: Vec<_> = lines(input).unwrap().map(Result::unwrap).collect().await;
     assert_eq!(read, ["a line that is too long", "{\"b\":2}"]);
 }
+
+/// Lines without end. Counts those that were read.
+struct EndlessInput(Arc<AtomicUsize>);
+
+impl Read for EndlessInput {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        buffer[..3].copy_from_slice(b"{}\n");
+        Ok(3)
+    }
+}
+
+async fn until(what: &str, is_true: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_true() {
+        assert!(begun.elapsed().as_secs() < 10, "{what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn lines_that_wait_make_the_client_wait() {
+    let count: Arc<AtomicUsize> = Arc::default();
+    let mut taken = Box::pin(lines(EndlessInput(Arc::clone(&count))).unwrap());
+    // The reader holds one more line, for which there is no room.
+    let mut expected = MAX_WAITING_LINES + 1;
+    for more in [0, 1, 5 * MAX_WAITING_LINES] {
+        for _ in 0..more {
+            assert_eq!(taken.next().await.unwrap().unwrap(), "{}");
+        }
+        expected += more;
+        until("the reader goes on", || count.load(Ordering::SeqCst) >= expected).await;
+        // Time in which a reader without a limit would read on.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(count.load(Ordering::SeqCst), expected);
+    }
+    drop(taken);
+    until("the reader ends with the connection", || Arc::strong_count(&count) == 1).await;
+}

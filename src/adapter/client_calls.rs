@@ -1,7 +1,8 @@
-//! Runs the calls of an MCP client, and puts the questions of tools and services to the client's user.
+//! Runs the requests of an MCP client for tools, resources and prompts, and puts the questions of tools and services to
+//! the client's user. All of them are called calls here.
 //!
 //! Invariant: only the client that made a call answers its questions. A call ends with the request that it answers, or
-//! when no answer comes in time.
+//! when no answer comes in time. The number of calls that wait has a limit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,81 +10,100 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ElicitRequest, InputRequest, InputRequiredResult, InputResponses,
-    ProgressNotificationParam,
-};
+use rmcp::model::{ElicitRequest, InputRequest, InputRequiredResult, InputResponses, ProgressNotificationParam};
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::call_results::{refusal, result};
+use super::call_results::refusal;
 use super::client_asker::{ElicitationSupport, McpAsker, PendingQuestion, in_rounds, response};
-use crate::broker::Binding;
+use super::suspension_slots::{PrincipalSlots, SuspensionSlot};
 use crate::ids::random_uuid;
 use crate::task::TaskScope;
-use crate::tool::{CallContext, CallProgress, ServiceError, ToolOutcome};
+use crate::tool::{CallContext, CallProgress, ServiceError};
 
 /// Progress messages that are buffered for a slow client; when the buffer is full, further ones are dropped.
 pub(super) const PROGRESS_BUFFER: usize = 64;
 /// How long a question that was returned as the result of a request waits for the request with the answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The calls of the clients of one server. A cheap handle.
-#[derive(Clone, Default)]
-pub(super) struct ClientCalls(Arc<Inner>);
+/// The calls with a result of this type of the clients of one server. A cheap handle.
+pub(super) struct ClientCalls<T>(Arc<Inner<T>>);
 
-#[derive(Default)]
-struct Inner {
+impl<T> Clone for ClientCalls<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+struct Inner<T> {
+    /// The places for calls that wait.
+    slots: PrincipalSlots,
     /// Runs the calls and the timeouts of `suspended`.
     scope: TaskScope,
     /// Calls that wait for the client's answer, by the request state that the client returns with it.
-    suspended: Mutex<HashMap<String, SuspendedCall>>,
+    suspended: Mutex<HashMap<String, SuspendedCall<T>>>,
 }
 
 /// A call that a client asks for.
 pub(super) struct ClientCall {
-    pub(super) binding: Arc<Binding>,
-    /// The name of the tool in the binding.
-    pub(super) tool: String,
-    pub(super) request: CallToolRequestParams,
+    /// What is called. The request with the answers must name the same.
+    pub(super) target: String,
+    /// The state of the call that the request has answers for. `None` if it begins a call.
+    pub(super) state: Option<String>,
+    pub(super) responses: Option<InputResponses>,
     pub(super) context: CallContext,
     /// Cancelled when the call must end.
     pub(super) end: CancellationToken,
 }
 
+/// The answer to the request of a client.
+pub(super) enum ClientAnswer<T> {
+    Complete(T),
+    /// The client must answer these questions first.
+    Questions(InputRequiredResult),
+}
+
 /// A call on its own task. Dropping the handle cancels the call.
-struct OpenCall {
-    tool: String,
+struct OpenCall<T> {
+    target: String,
     progress: mpsc::Receiver<CallProgress>,
     questions: mpsc::UnboundedReceiver<PendingQuestion>,
-    ended: oneshot::Receiver<Result<ToolOutcome, ServiceError>>,
+    ended: oneshot::Receiver<Result<T, ServiceError>>,
     cancel: CancellationToken,
     _let_go: DropGuard,
 }
 
-struct SuspendedCall {
-    call: OpenCall,
+struct SuspendedCall<T> {
+    call: OpenCall<T>,
     asked: Vec<(String, PendingQuestion)>,
+    _slot: SuspensionSlot,
 }
 
-impl ClientCalls {
-    /// Runs a call, or resumes the suspended one that the request has answers for. Returns its result, or the
-    /// questions that the client must answer first.
-    pub(super) async fn answer(
+impl<T: Send + 'static> ClientCalls<T> {
+    pub(super) fn new(slots: PrincipalSlots) -> Self {
+        Self(Arc::new(Inner { slots, scope: TaskScope::default(), suspended: Mutex::default() }))
+    }
+
+    /// Runs a call with `run`, or resumes the suspended one that the request has answers for. Returns its result, or
+    /// the questions that the client must answer first.
+    pub(super) async fn answer<F>(
         &self,
-        mut call: ClientCall,
+        call: ClientCall,
         context: &RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
-        let open = match call.request.request_state.take() {
-            None => self.begin(call, ElicitationSupport::of(context.client_capabilities().unwrap_or_default())),
+        run: impl FnOnce(CallContext) -> F,
+    ) -> Result<ClientAnswer<T>, ErrorData>
+    where
+        F: Future<Output = Result<T, ServiceError>> + Send + 'static,
+    {
+        let open = match &call.state {
+            None => self.begin(call, ElicitationSupport::of(context.client_capabilities().unwrap_or_default()), run),
             Some(state) => {
-                let SuspendedCall { call: open, asked } = self.take(&state, &call.tool)?;
-                let responses = call.request.input_responses.take().unwrap_or_default();
-                let open_questions = give_answers(asked, &responses);
+                let SuspendedCall { call: open, asked, .. } = self.take(state, &call.target)?;
+                let open_questions = give_answers(asked, &call.responses.unwrap_or_default());
                 if !open_questions.is_empty() {
-                    return Ok(self.suspend(open, open_questions).into());
+                    return self.suspend(open, open_questions);
                 }
                 open
             }
@@ -107,8 +127,11 @@ impl ClientCalls {
         self.0.scope.stop().await;
     }
 
-    fn begin(&self, call: ClientCall, support: ElicitationSupport) -> OpenCall {
-        let ClientCall { binding, tool, request, context, end } = call;
+    fn begin<F>(&self, call: ClientCall, support: ElicitationSupport, run: impl FnOnce(CallContext) -> F) -> OpenCall<T>
+    where
+        F: Future<Output = Result<T, ServiceError>> + Send + 'static,
+    {
+        let ClientCall { target, context, end, .. } = call;
         let (asking, questions) = mpsc::unbounded_channel();
         let asker = McpAsker::new(None);
         asker.set_client(asking, support);
@@ -120,22 +143,21 @@ impl ClientCalls {
             // If the buffer is full, the client is slow and this message is dropped.
             .with_progress(move |progress| drop(heard.try_send(progress)));
         let (over, ended) = oneshot::channel();
-        let (name, cancelled) = (tool.clone(), cancel.clone());
+        let (running, cancelled) = (run(context), cancel.clone());
         self.0.scope.spawn(async move {
-            let call = binding.call(&name, request.arguments.unwrap_or_default(), context);
             // Fails only if the handle was dropped.
-            drop(over.send(cancel_at_end(call, &cancelled, &end).await));
+            drop(over.send(cancel_at_end(running, &cancelled, &end).await));
         });
-        OpenCall { tool, progress, questions, ended, _let_go: cancel.clone().drop_guard(), cancel }
+        OpenCall { target, progress, questions, ended, _let_go: cancel.clone().drop_guard(), cancel }
     }
 
     /// Forwards progress and questions of a call until it ends. If the client takes questions as the result of its
     /// request, suspends the call at the first question.
     async fn attend(
         &self,
-        mut call: OpenCall,
+        mut call: OpenCall<T>,
         context: &RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
+    ) -> Result<ClientAnswer<T>, ErrorData> {
         let token = context.meta.get_progress_token();
         let mut answering = FuturesUnordered::new();
         let ended = loop {
@@ -156,7 +178,7 @@ impl ClientCalls {
                         let mut asked = vec![asked];
                         asked.extend(std::iter::from_fn(|| call.questions.try_recv().ok()));
                         let keys = (1..).map(|number| format!("question_{number}"));
-                        return Ok(self.suspend(call, keys.zip(asked).collect()).into());
+                        return self.suspend(call, keys.zip(asked).collect());
                     }
                     answering.push(asked.put(&context.peer));
                 }
@@ -165,16 +187,18 @@ impl ClientCalls {
             }
         };
         let outcome = ended.unwrap_or(Err(ServiceError::Cancelled));
-        outcome.map(|outcome| CallToolResponse::Complete(result(outcome))).map_err(|error| refusal(&error))
+        outcome.map(ClientAnswer::Complete).map_err(|error| refusal(&error))
     }
 
-    /// Keeps a call until the client answers or [`ANSWER_TIMEOUT`] has passed. Returns its questions.
-    fn suspend(&self, call: OpenCall, asked: Vec<(String, PendingQuestion)>) -> InputRequiredResult {
+    /// Keeps a call until the client answers or [`ANSWER_TIMEOUT`] has passed. Returns its questions. Fails if too many
+    /// calls wait, and ends the call then.
+    fn suspend(&self, call: OpenCall<T>, asked: Vec<(String, PendingQuestion)>) -> Result<ClientAnswer<T>, ErrorData> {
+        let slot = self.0.slots.acquire().map_err(|error| ErrorData::invalid_request(error.to_string(), None))?;
         let question = |asked: &PendingQuestion| InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()));
         let requests = asked.iter().map(|(key, asked)| (key.clone(), question(asked))).collect();
         let state = random_uuid();
         let required = InputRequiredResult::new(Some(requests), Some(state.clone()));
-        self.lock_suspended().insert(state.clone(), SuspendedCall { call, asked });
+        self.lock_suspended().insert(state.clone(), SuspendedCall { call, asked, _slot: slot });
         let (calls, cancelled) = (self.clone(), self.0.scope.cancelled().clone());
         self.0.scope.spawn(async move {
             tokio::select! {
@@ -185,18 +209,21 @@ impl ClientCalls {
             // Dropping a call that was not resumed cancels it.
             drop(calls.lock_suspended().remove(&state));
         });
-        required
+        Ok(ClientAnswer::Questions(required))
     }
 
-    /// Returns the call that waits for answers with this state. Fails if there is none, or it is of another tool.
-    fn take(&self, state: &str, tool: &str) -> Result<SuspendedCall, ErrorData> {
+    /// Returns the call that waits for answers with this state. Fails if there is none, or it is of another target.
+    fn take(&self, state: &str, target: &str) -> Result<SuspendedCall<T>, ErrorData> {
         let mut suspended = self.lock_suspended();
-        let is_of_tool = suspended.get(state).is_some_and(|waiting| waiting.call.tool == tool);
-        let waiting = if is_of_tool { suspended.remove(state) } else { None };
-        waiting.ok_or_else(|| ErrorData::invalid_params("no call waits for these answers: call the tool again", None))
+        let is_of_target = suspended.get(state).is_some_and(|waiting| waiting.call.target == target);
+        let waiting = if is_of_target { suspended.remove(state) } else { None };
+        let problem = "no request waits for these answers: send it again without them";
+        waiting.ok_or_else(|| ErrorData::invalid_params(problem, None))
     }
+}
 
-    fn lock_suspended(&self) -> MutexGuard<'_, HashMap<String, SuspendedCall>> {
+impl<T> ClientCalls<T> {
+    fn lock_suspended(&self) -> MutexGuard<'_, HashMap<String, SuspendedCall<T>>> {
         self.0.suspended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -228,7 +255,7 @@ pub(super) async fn cancel_at_end<T>(
     request.await
 }
 
-impl std::fmt::Debug for ClientCalls {
+impl<T> std::fmt::Debug for ClientCalls<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ClientCalls").field("suspended", &self.lock_suspended().len()).finish_non_exhaustive()
     }

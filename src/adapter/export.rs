@@ -18,9 +18,10 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::call_results::{parse, refusal, result};
-use super::client_calls::{ClientCall, ClientCalls, PROGRESS_BUFFER, cancel_at_end};
+use super::client_calls::{ClientAnswer, ClientCall, ClientCalls, PROGRESS_BUFFER, cancel_at_end};
+use super::suspension_slots::SuspensionSlots;
 use crate::broker::{Binding, BoundTool, Requester, RequirementSource, ServiceResource};
-use crate::tool::{CallContext, CallProgress, SessionContext};
+use crate::tool::{CallContext, CallProgress, ServiceError, SessionContext, ToolOutcome};
 
 /// Services whose tools work only in a session that Skein runs: they need its delegator or its service manager.
 pub const SESSION_SERVICES: [&str; 2] = ["summon", "extensionmanager"];
@@ -35,7 +36,15 @@ pub struct BindingServer {
     excluded: Vec<String>,
     listed: Arc<OnceLock<BTreeMap<String, ExportedTool>>>,
     /// The calls whose questions go to the client. `None` if they go to the user of the session.
-    client_calls: Option<ClientCalls>,
+    client_calls: Option<AskingCalls>,
+}
+
+/// The calls whose questions go to the client.
+#[derive(Debug, Clone)]
+struct AskingCalls {
+    tools: ClientCalls<ToolOutcome>,
+    /// Resources and prompts, as MCP's JSON.
+    values: ClientCalls<Value>,
 }
 
 /// The origin of the calls that a server receives, and the binding that decides on them.
@@ -184,27 +193,51 @@ impl BindingServer {
         Self { excluded: services.iter().map(ToString::to_string).collect(), ..self }
     }
 
-    /// Sends the questions of tools and services to the client that makes the call.
+    /// Sends the questions of tools and services to the client that makes the call. A call that waits for an answer
+    /// takes one of the places of the principal.
     #[must_use]
-    pub fn with_client_questions(self) -> Self {
-        Self { client_calls: Some(ClientCalls::default()), ..self }
+    pub fn with_client_questions(self, slots: &SuspensionSlots, principal: &str) -> Self {
+        let slots = slots.of(principal);
+        let calls = AskingCalls { tools: ClientCalls::new(slots.clone()), values: ClientCalls::new(slots) };
+        Self { client_calls: Some(calls), ..self }
     }
 
     /// Returns whether a call waits for an answer of a client.
     pub fn has_suspended(&self) -> bool {
-        self.client_calls.as_ref().is_some_and(ClientCalls::has_suspended)
+        let calls = self.client_calls.as_ref();
+        calls.is_some_and(|calls| calls.tools.has_suspended() || calls.values.has_suspended())
     }
 
     /// Returns whether the call with this request state waits for an answer of a client.
     pub fn is_suspended(&self, state: &str) -> bool {
-        self.client_calls.as_ref().is_some_and(|calls| calls.is_suspended(state))
+        let calls = self.client_calls.as_ref();
+        calls.is_some_and(|calls| calls.tools.is_suspended(state) || calls.values.is_suspended(state))
     }
 
     /// Ends the calls that wait for answers of clients, and all others whose questions go to them.
     pub async fn stop(&self) {
         if let Some(calls) = &self.client_calls {
-            calls.stop().await;
+            calls.tools.stop().await;
+            calls.values.stop().await;
         }
+    }
+
+    /// Gets a resource or a prompt with `run`. Returns it, or the questions that the client must answer first.
+    async fn value<F>(
+        &self,
+        call: ClientCall,
+        context: &RequestContext<RoleServer>,
+        run: impl FnOnce(CallContext) -> F,
+    ) -> Result<ClientAnswer<Value>, ErrorData>
+    where
+        F: Future<Output = Result<Value, ServiceError>> + Send + 'static,
+    {
+        if let Some(calls) = &self.client_calls {
+            return calls.values.answer(call, context, run).await;
+        }
+        let cancel = call.context.cancel.clone();
+        let value = cancel_at_end(run(call.context), &cancel, &call.end).await;
+        value.map(ClientAnswer::Complete).map_err(|error| refusal(&error))
     }
 
     fn serves(&self, service: &str) -> bool {
@@ -324,8 +357,14 @@ impl ServerHandler for BindingServer {
         }
         let (mut call_context, end) = self.origin.begin(&context)?;
         if let Some(calls) = &self.client_calls {
-            let tool = listed.inside.clone();
-            return calls.answer(ClientCall { binding, tool, request, context: call_context, end }, &context).await;
+            let (name, arguments) = (listed.inside.clone(), request.arguments.unwrap_or_default());
+            let (state, responses) = (request.request_state, request.input_responses);
+            let call = ClientCall { target: name.clone(), state, responses, context: call_context, end };
+            let run = move |context| async move { binding.call(&name, arguments, context).await };
+            return Ok(match calls.tools.answer(call, &context, run).await? {
+                ClientAnswer::Complete(outcome) => CallToolResponse::Complete(result(outcome)),
+                ClientAnswer::Questions(required) => required.into(),
+            });
         }
         let (heard, mut progress) = tokio::sync::mpsc::channel::<CallProgress>(PROGRESS_BUFFER);
         let (cancel, mut ends) = (call_context.cancel.clone(), true);
@@ -385,9 +424,13 @@ impl ServerHandler for BindingServer {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let binding = self.origin.require_binding()?;
         let (call_context, end) = self.origin.begin(&context)?;
-        let cancel = call_context.cancel.clone();
-        let reading = binding.read_resource(&request.uri, Requester::Model, call_context);
-        let contents = cancel_at_end(reading, &cancel, &end).await.map_err(|error| refusal(&error))?;
+        let (uri, state, responses) = (request.uri, request.request_state, request.input_responses);
+        let call = ClientCall { target: format!("resource {uri}"), state, responses, context: call_context, end };
+        let run = move |context| async move { binding.read_resource(&uri, Requester::Model, context).await };
+        let contents = match self.value(call, &context, run).await? {
+            ClientAnswer::Complete(contents) => contents,
+            ClientAnswer::Questions(required) => return Ok(required.into()),
+        };
         let mut read: ReadResourceResult = parse(&contents).ok_or_else(|| unreadable("resource"))?;
         // An older service sends no type. rmcp removes it for older clients.
         read.result_type = Some(ResultType::COMPLETE);
@@ -419,15 +462,19 @@ impl ServerHandler for BindingServer {
         let binding = self.origin.require_binding()?;
         let prompts = binding.prompts().await;
         let named = prompts.iter().find(|(name, (_, prompt))| self.outside_prompt(name, prompt) == request.name);
-        let Some((name, _)) = named else {
+        let Some(name) = named.map(|(name, _)| name.clone()) else {
             let problem = format!("there is no prompt `{}` in {}", request.name, binding.mode());
             return Err(ErrorData::invalid_params(problem, None));
         };
         let arguments = request.arguments.unwrap_or_default();
         let (call_context, end) = self.origin.begin(&context)?;
-        let cancel = call_context.cancel.clone();
-        let getting = binding.get_prompt(name, arguments, Requester::Model, call_context);
-        let prompt = cancel_at_end(getting, &cancel, &end).await.map_err(|error| refusal(&error))?;
+        let (state, responses) = (request.request_state, request.input_responses);
+        let call = ClientCall { target: format!("prompt {name}"), state, responses, context: call_context, end };
+        let run = move |context| async move { binding.get_prompt(&name, arguments, Requester::Model, context).await };
+        let prompt = match self.value(call, &context, run).await? {
+            ClientAnswer::Complete(prompt) => prompt,
+            ClientAnswer::Questions(required) => return Ok(required.into()),
+        };
         let mut prompt: GetPromptResult = parse(&prompt).ok_or_else(|| unreadable("prompt"))?;
         prompt.result_type = Some(ResultType::COMPLETE);
         Ok(GetPromptResponse::Complete(prompt))

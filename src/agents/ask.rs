@@ -11,6 +11,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::join::ReplyJoiner;
+use super::request_span::{failure_kind, open_request_span, record_reply};
+use super::usage_estimate::UsageEstimate;
 use super::{Notifier, StatusUpdate};
 use crate::conversation::{Content, Message, MessagePart, Role, Usage};
 use crate::llm::{LlmError, MAX_ANSWER, ModelRequest, ModelStop, Provider, StreamEvent};
@@ -65,12 +67,16 @@ pub(super) struct ModelReply {
     pub(super) parts: Vec<MessagePart>,
     pub(super) stop: ModelStop,
     pub(super) usage: Usage,
+    /// Estimated tokens of earlier attempts, whose answers were cut off.
+    pub(super) stopped: Usage,
 }
 
 /// The cause of a failure, and the part of the answer that arrived before it.
 pub(super) struct FailedReply {
     pub(super) parts: Vec<MessagePart>,
     pub(super) cause: FailureCause,
+    /// Estimated tokens of the attempts.
+    pub(super) stopped: Usage,
 }
 
 pub(super) enum FailureCause {
@@ -95,8 +101,10 @@ impl ModelCall<'_> {
         let start = Instant::now();
         loop {
             tries += 1;
-            let why = match self.once(answer.continuation(request), &mut answer).await {
-                Ok((stop, usage)) => return Ok(ModelReply { parts: answer.parts, stop, usage }),
+            let why = match self.once_in_span(answer.continuation(request), &mut answer).await {
+                Ok((stop, usage)) => {
+                    return Ok(ModelReply { parts: answer.parts, stop, usage, stopped: answer.stopped });
+                }
                 Err(None) => FailureCause::Cancelled,
                 // The request waits in the provider's queue until its turn.
                 Err(Some(LlmError::RateLimited { retry_after, .. }))
@@ -120,7 +128,7 @@ impl ModelCall<'_> {
                 },
             };
             answer.parts.retain(is_said);
-            return Err(FailedReply { parts: answer.parts, cause: why });
+            return Err(FailedReply { parts: answer.parts, cause: why, stopped: answer.stopped });
         }
     }
 
@@ -147,11 +155,43 @@ impl ModelCall<'_> {
         is_over && self.may_switch(answer)
     }
 
-    /// Sends one request. The error is `None` if the turn was cancelled.
+    /// Sends one request, and reports it as a span.
+    async fn once_in_span(
+        &self,
+        request: ModelRequest,
+        answer: &mut PartialReply,
+    ) -> Result<(ModelStop, Usage), Option<LlmError>> {
+        let span = open_request_span(self.provider, &request);
+        let ended = span.run(self.once(request, answer)).await;
+        match &ended {
+            Ok((stop, usage)) => record_reply(&span, *stop, usage, &answer.parts),
+            Err(None) => span.fail("cancelled"),
+            Err(Some(error)) => span.fail(failure_kind(error)),
+        }
+        ended
+    }
+
+    /// Sends one request. The error is `None` if the turn was cancelled. The tokens of a failed one are added to the
+    /// answer.
     async fn once(
         &self,
         request: ModelRequest,
         answer: &mut PartialReply,
+    ) -> Result<(ModelStop, Usage), Option<LlmError>> {
+        let mut estimate = UsageEstimate::new(self.provider, &request);
+        let ended = self.receive(request, answer, &mut estimate).await;
+        if ended.is_err() {
+            answer.stopped += estimate.usage();
+        }
+        ended
+    }
+
+    /// Sends a request and receives its answer.
+    async fn receive(
+        &self,
+        request: ModelRequest,
+        answer: &mut PartialReply,
+        estimate: &mut UsageEstimate,
     ) -> Result<(ModelStop, Usage), Option<LlmError>> {
         let mut stream = self.provider.stream(request);
         loop {
@@ -161,7 +201,10 @@ impl ModelCall<'_> {
                 event = stream.next() => event,
             };
             // Text that the joiner holds back counts, too. Dropping the stream ends the request.
-            answer.size += event.as_ref().and_then(|event| event.as_ref().ok()).map_or(0, StreamEvent::size);
+            if let Some(Ok(event)) = &event {
+                answer.size += event.size();
+                estimate.add(event);
+            }
             if answer.size > MAX_ANSWER {
                 return Err(Some(LlmError::AnswerTooLong { model: self.provider.name().to_string() }));
             }
@@ -272,6 +315,8 @@ struct PartialReply {
     joint_thought: ReplyJoiner,
     /// Bytes that the model has sent, over all attempts.
     size: usize,
+    /// Estimated tokens of attempts that failed.
+    stopped: Usage,
 }
 
 impl PartialReply {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 
-use crate::conversation::{Content, Message, Usage};
+use super::request_span::{open_request_span, record_reply};
+use crate::conversation::{Content, Message, MessagePart, Usage};
 use crate::llm::{ModelRequest, ModelStop, Provider, StreamEvent};
 
 /// Returns the model's answer and its usage. `None` if the answer is incomplete, is longer than `longest` bytes or
@@ -16,7 +17,20 @@ pub async fn ask_once(
     longest: usize,
 ) -> Option<(String, Usage)> {
     let messages = vec![Arc::new(Message::user(vec![Content::text(question)]))];
-    let mut stream = provider.stream(ModelRequest { system, tools: Arc::default(), messages });
+    let request = ModelRequest { system, tools: Arc::default(), messages };
+    let span = open_request_span(provider, &request);
+    let answer = span.run(read_answer(provider, request, longest)).await;
+    match &answer {
+        Some((text, usage)) => {
+            record_reply(&span, ModelStop::Finished, usage, &[MessagePart::Content(Content::text(text.as_str()))]);
+        }
+        None => span.fail("no_answer"),
+    }
+    answer
+}
+
+async fn read_answer(provider: &dyn Provider, request: ModelRequest, longest: usize) -> Option<(String, Usage)> {
+    let mut stream = provider.stream(request);
     let mut answer = String::new();
     while let Some(event) = stream.next().await {
         match event {

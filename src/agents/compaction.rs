@@ -188,15 +188,21 @@ impl Exchange {
             streamed: false,
             has_fallback: false,
         };
-        let ModelReply { parts, stop, usage: used } =
-            asking.ask(&request).await.map_err(|unanswered| match unanswered.cause {
-                FailureCause::Cancelled => SummaryError::Cancelled,
-                FailureCause::Overflow(why)
-                | FailureCause::Limit(why)
-                | FailureCause::Unavailable(why)
-                | FailureCause::Failed { why, .. } => SummaryError::Failed { why },
-            })?;
+        let ModelReply { parts, stop, usage: used, stopped } = match asking.ask(&request).await {
+            Ok(reply) => reply,
+            Err(unanswered) => {
+                *usage += unanswered.stopped;
+                return Err(match unanswered.cause {
+                    FailureCause::Cancelled => SummaryError::Cancelled,
+                    FailureCause::Overflow(why)
+                    | FailureCause::Limit(why)
+                    | FailureCause::Unavailable(why)
+                    | FailureCause::Failed { why, .. } => SummaryError::Failed { why },
+                });
+            }
+        };
         *usage += used;
+        *usage += stopped;
         let text = Message { role: Role::Assistant, parts }.text().trim().to_owned();
         match stop {
             ModelStop::Refused => Err(SummaryError::Refused(model.name().clone())),

@@ -126,15 +126,17 @@ impl Exchange {
                 Some(parts) => {
                     // The calls of a known answer may take long, so the history is compacted before them.
                     self.make_room(history, &mut turn.usage, cancel).await;
-                    Ok(ModelReply { parts: self.aloud(parts), stop: ModelStop::Finished, usage: Usage::default() })
+                    let (usage, stopped) = (Usage::default(), Usage::default());
+                    Ok(ModelReply { parts: self.aloud(parts), stop: ModelStop::Finished, usage, stopped })
                 }
                 None => self.ask(history, turn, cancel).await,
             };
-            let ModelReply { parts, stop, usage } = match answer {
+            let ModelReply { parts, stop, usage, stopped } = match answer {
                 Ok(answer) => answer,
                 Err(ending) => return ending,
             };
             turn.usage += usage;
+            turn.usage += stopped;
             let context = usage.input + usage.output;
             if asked {
                 self.notifier.status(StatusUpdate::Usage { turn: turn.usage, context });
@@ -221,10 +223,11 @@ impl Exchange {
                 streamed: true,
                 has_fallback: next.is_some(),
             };
-            let FailedReply { parts, cause: why } = match asking.ask(&request).await {
+            let FailedReply { parts, cause: why, stopped } = match asking.ask(&request).await {
                 Ok(answer) => return Ok(answer),
                 Err(unanswered) => unanswered,
             };
+            turn.usage += stopped;
             if !parts.is_empty() {
                 self.say(history, Message { role: Role::Assistant, parts });
             }

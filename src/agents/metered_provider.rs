@@ -6,6 +6,8 @@ use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 
 use super::budget::BudgetMeter;
+use super::usage_estimate::UsageEstimate;
+use crate::conversation::Usage;
 use crate::ids::ModelRef;
 use crate::llm::{LlmError, ModelRequest, Price, Provider, RequestOrigin, StreamEvent};
 
@@ -20,6 +22,11 @@ impl MeteredProvider {
         Self { inner, meter }
     }
 
+    /// Counts the tokens of an answer and their cost.
+    fn count(&self, usage: &Usage) {
+        self.meter.count_answer(usage, self.price().map(|price| price.of(usage)));
+    }
+
     /// Fails if a limit is reached, or if the cost is limited and unknown.
     fn check(&self) -> Result<(), LlmError> {
         if let Some(reason) = self.meter.limit_reached() {
@@ -31,7 +38,7 @@ impl MeteredProvider {
                 model: self.name().to_string(),
                 reason: format!(
                     "its price is unknown and the cost is limited ({source}); state its price under `models` in your \
-                     config.yaml (docs/models.md)"
+                     config.yaml, or under `prices` in the managed file that limits the cost (docs/models.md)"
                 ),
             }),
             None => Ok(()),
@@ -66,20 +73,47 @@ impl Provider for MeteredProvider {
             return stream::iter([Err(error)]).boxed();
         }
         let mut ticket = Some(self.meter.enter());
+        let estimate = UsageEstimate::new(self.inner.as_ref(), &request);
+        let mut answer = OpenAnswer { provider: self, estimate: Some(estimate) };
         let count = move |event: &Result<StreamEvent, LlmError>| match event {
             Ok(StreamEvent::Queued { .. }) => {}
             Ok(event) => {
                 if ticket.take().is_some() {
                     self.meter.count_request();
                 }
-                if let StreamEvent::Done { usage, .. } = event {
-                    self.meter.count_answer(usage, self.price().map(|price| price.of(usage)));
-                }
+                answer.receive(event);
             }
             // A request that was refused cost nothing.
             Err(_) => drop(ticket.take()),
         };
         self.inner.stream(request).inspect(count).boxed()
+    }
+}
+
+/// An answer that arrives. Dropping it before its end counts what has arrived.
+struct OpenAnswer<'a> {
+    provider: &'a MeteredProvider,
+    /// `None` after the end of the answer.
+    estimate: Option<UsageEstimate>,
+}
+
+impl OpenAnswer<'_> {
+    fn receive(&mut self, event: &StreamEvent) {
+        if let StreamEvent::Done { usage, .. } = event {
+            self.estimate = None;
+            self.provider.count(usage);
+        } else if let Some(estimate) = &mut self.estimate {
+            estimate.add(event);
+        }
+    }
+}
+
+impl Drop for OpenAnswer<'_> {
+    fn drop(&mut self) {
+        let usage = self.estimate.take().map(|estimate| estimate.usage());
+        if let Some(usage) = usage.filter(|usage| *usage != Usage::default()) {
+            self.provider.count(&usage);
+        }
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::ids::ModelRef;
 use crate::llm::{
     AllowedModels, AllowedProviders, ModelInfo, ModelPolicy, ModelRegistry, Price, ProviderEndpoint, RequestLimits,
     RequestQueues,
 };
-use crate::manifest::{ManagedProvider, ModelAllowList, ProviderAllowList, Settings};
+use crate::manifest::{ManagedProvider, ModelAllowList, ModelPrice, ProviderAllowList, Settings};
 
 /// Returns the registry of the models and providers in the user's settings. All registries of a process share `queues`.
 pub fn models(settings: &Settings, queues: Arc<RequestQueues>) -> ModelRegistry {
@@ -41,5 +42,10 @@ fn policy(settings: &Settings) -> ModelPolicy {
         patterns: models.clone(),
         setting: setting.to_string(),
     });
-    ModelPolicy { providers: providers.collect(), models: models.collect(), fixed_prices: settings.fixed_prices }
+    let price = |(name, price): (&ModelRef, &ModelPrice)| {
+        let ModelPrice { input, output, cached } = *price;
+        (name.clone(), Price { input, output, cached: cached.unwrap_or(input) })
+    };
+    let fixed_prices = settings.fixed_prices.iter().map(|prices| prices.iter().map(price).collect());
+    ModelPolicy { providers: providers.collect(), models: models.collect(), fixed_prices: fixed_prices.collect() }
 }

@@ -1,6 +1,7 @@
 //! Holds the frozen tools and services of one session in one mode. Listing and calling use the same predicate.
 
 mod admission;
+mod audit;
 mod client_tools;
 mod credential_gate;
 mod exclusion;
@@ -11,6 +12,7 @@ mod policy;
 mod redirect;
 mod resources;
 mod sandbox;
+mod tool_span;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -330,8 +332,7 @@ impl Binding {
         context: CallContext,
     ) -> Result<ToolOutcome, ServiceError> {
         let inner = context.begin_inner(name, &arguments);
-        let outcome = self.call_once(name, arguments.clone(), context.clone()).await?;
-        let outcome = self.follow(name, arguments, context, outcome).await?;
+        let outcome = self.call_in_span(name, arguments, context).await?;
         if let Some(inner) = inner {
             inner.end(&outcome);
         }

@@ -8,7 +8,7 @@ use super::binding::CallPolicy;
 use super::binding::host_gate::{ProgramHostGate, ProgramUsers, SessionHostGate};
 use super::requirement::SessionRequirements;
 use super::{BindRequest, Broker};
-use crate::ids::{AgentName, ServiceName};
+use crate::ids::{AgentName, ModeId, ServiceName};
 use crate::manifest::{Layer, ModeEntry, ServiceEntry, ServiceSharing, Transport};
 use crate::sandbox::proxy::HostGate;
 use crate::sandbox::{SandboxProfile, SandboxSpec};
@@ -20,7 +20,7 @@ type FindEntry<'a> = &'a dyn Fn(&ServiceName) -> Option<&'a ServiceEntry>;
 impl Broker {
     /// Creates the gate of a new binding, with the policy for its calls. Services that start before the binding exists
     /// already use it.
-    pub(super) fn session_gate(&self, mode: &ModeEntry, request: &BindRequest) -> Arc<SessionHostGate> {
+    pub(super) fn session_gate(&self, id: &ModeId, mode: &ModeEntry, request: &BindRequest) -> Arc<SessionHostGate> {
         let approval = request.approval.map_or_else(|| self.approval(mode), |level| self.tighten(level));
         let policy = CallPolicy {
             approval: Mutex::new(approval),
@@ -36,8 +36,13 @@ impl Broker {
         };
         let own = self.states.of(&request.session);
         let state = self.limits.parent.as_ref().map_or_else(|| Arc::clone(&own), |parent| parent.top_state());
-        let gate = SessionHostGate { policy: Arc::new(policy), asker: Arc::clone(&request.asker), state };
-        let gate = Arc::new(gate);
+        let gate = Arc::new(SessionHostGate {
+            policy: Arc::new(policy),
+            asker: Arc::clone(&request.asker),
+            state,
+            audit: Arc::clone(&request.session.audit),
+            actor: id.to_string(),
+        });
         own.add_gate(Arc::downgrade(&gate) as Weak<dyn HostGate>);
         gate
     }
@@ -94,7 +99,8 @@ impl Broker {
         if !profile.is_applied() {
             return None;
         }
-        let users = if is_alone { ProgramUsers::One(Arc::clone(&session.notices)) } else { ProgramUsers::Several };
+        let (notices, audit) = (Arc::clone(&session.notices), Arc::clone(&session.audit));
+        let users = if is_alone { ProgramUsers::One { notices, audit } } else { ProgramUsers::Several };
         let mut rules = self.session_rules(session);
         rules.retain(|rule| rule.rule.host.is_some());
         let shown = rules.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");

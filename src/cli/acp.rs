@@ -18,15 +18,13 @@ use super::reload::{self, ReloadTriggers};
 use super::runtime::{self, CommandRuntime, StopSignals};
 use super::upgrade::{self, Reader};
 use super::workspace_loader::WorkspaceLoader;
-use super::{Global, configure, managed_files, top_of_mind, tutorial};
+use super::{Global, configure, managed_files, tutorial};
 use crate::acp::{self, AcpServer};
 use crate::agents::TurnLimits;
 use crate::graph::Plan;
-use crate::orchestrator::Orchestrator;
 use crate::principal::{Principal, SessionGrant};
 use crate::process::minimal_environment;
 use crate::project::ProjectLoader as _;
-use crate::store;
 use crate::task::TaskScope;
 use local_terminals::{LocalTerminals, TerminalLimits};
 
@@ -97,8 +95,8 @@ pub(super) fn run(
             let open_sessions = move || {
                 let folders = of_sessions.clone();
                 async move {
-                    let data = folders.data.clone();
-                    let opened = tokio::task::spawn_blocking(move || store::SessionStore::open(&data)).await;
+                    let place = folders.store.clone();
+                    let opened = tokio::task::spawn_blocking(move || place.sessions()).await;
                     let store = opened.map_err(|error| acp::SessionsError(error.into()))?;
                     let store = store.map_err(|error| acp::SessionsError(error.into()))?;
                     Ok(runtime::sessions(store, TurnLimits::default(), &folders))
@@ -111,7 +109,7 @@ pub(super) fn run(
                 sessions: Box::new(open_sessions),
                 grant: SessionGrant::local(),
                 projects,
-                orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
+                orchestrator: runtime::orchestrator(folders),
                 version: env!("CARGO_PKG_VERSION"),
                 program: std::env::current_exe().unwrap_or_else(|_| "skein".into()),
                 cwd: folders.cwd.clone(),

@@ -4,14 +4,16 @@
 mod add;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::folders::Folders;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::{Global, runtime, workspace};
 use crate::graph::{Plan, ProcessKind, profile_json, profile_text};
 use crate::ids::{AgentName, ModeId};
-use crate::manifest::{AgentEntry, AgentProgram, AgentRuntime, Dependency, DependencyKind, GroupEntry, ModeEntry};
+use crate::manifest::{
+    AgentEntry, AgentProgram, AgentRuntime, Dependency, DependencyKind, GroupEntry, ModeEntry, TaskWorkspace,
+};
 use crate::project::find_agent;
 use crate::runtime::reports;
 
@@ -135,7 +137,11 @@ fn show(plan: &Plan, agent: &AgentEntry, running: &RunningAgents, output: &mut C
     }
     let delegates = plan.delegates(&manifest.name);
     if !delegates.is_empty() {
-        let names: Vec<_> = delegates.iter().map(ModeId::to_string).collect();
+        let name = |mode: &ModeId| match plan.manifests().task_workspace(&manifest.name, mode) {
+            TaskWorkspace::Shared => mode.to_string(),
+            TaskWorkspace::Worktree => format!("{mode} (worktree)"),
+        };
+        let names: Vec<_> = delegates.iter().map(name).collect();
         output.line(&format!("delegates to: {}", names.join(", ")));
     }
     for entry in plan.modes_of(agent) {
@@ -225,12 +231,16 @@ fn agent_json(plan: &Plan, agent: &AgentEntry, running: &RunningAgents) -> Value
             })
         })
         .collect();
+    let delegates = plan.delegates(&manifest.name);
+    let workspace = |mode: &ModeId| json!(plan.manifests().task_workspace(&manifest.name, mode));
+    let workspaces: Map<_, _> = delegates.iter().map(|mode| (mode.to_string(), workspace(mode))).collect();
     json!({
         "name": manifest.name,
         "title": manifest.title.as_deref().unwrap_or(manifest.name.as_str()),
         "description": manifest.description,
         "default_mode": default_mode(agent),
-        "delegates": plan.delegates(&manifest.name),
+        "delegates": delegates,
+        "workspaces": workspaces,
         "external": manifest.runtime.is_some(),
         "unfenced": plan.is_unfenced(agent),
         "sandbox": profile_json(plan.agent_sandbox(&manifest.name)),

@@ -88,12 +88,18 @@ pub(super) fn run(
             if !args.assertions.is_empty() {
                 report["assertions"] = proofs.iter().map(proof_json).collect();
             }
+            if folders.store.key().is_some() {
+                report["store"] = json!({"encrypted": true, "search": false, "recall": false});
+            }
             output.json(&report);
         }
         CheckFormat::Sarif => output.json(&reports::sarif(&diagnostics.iter().collect::<Vec<_>>())),
         CheckFormat::Junit => output.text(&reports::junit(&of_manifests.iter().collect::<Vec<_>>(), &proofs)),
         CheckFormat::Text => {
             output.diagnostics(&diagnostics);
+            if folders.store.key().is_some() && !args.quiet {
+                output.note("SKEIN_STORE_KEY encrypts stored texts, so search and recall of sessions are off");
+            }
             if let Some(plan) = resolved.plan.as_ref().filter(|_| errors == 0) {
                 let recipes = match recipes.len() {
                     0 => String::new(),

@@ -234,8 +234,11 @@ fn answer(question: &PermissionRequest, keyboard: &Keyboard, given_up: &AtomicBo
     let by = question.by.as_ref().map(|by| format!("{}: ", display_line(by))).unwrap_or_default();
     let tool = format!("{BOLD}{}{BOLD:#}", display_line(&question.tool));
     let services = question.calling_services();
-    let wish = match (question.sandbox_title(), services, question.always.host()) {
-        (Some(title), _, _) => format!("the sandbox asks: {BOLD}{}{BOLD:#}", display_line(title)),
+    let wish = match (question.own_title(), services, question.always.host()) {
+        (Some(title), _, _) => {
+            let asks = question.sandbox_title().map_or("", |_| "the sandbox asks: ");
+            format!("{asks}{BOLD}{}{BOLD:#}", display_line(title))
+        }
         (None, Some(services), Some(host)) => {
             format!("{services} asks to call {tool}, which fetches from {BOLD}{}{BOLD:#}:", display_line(host))
         }

@@ -4,14 +4,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::Args;
+use tempfile::TempPath;
 
 use super::Global;
 use super::agent_flags::AgentFlags;
 use super::folders::Folders;
-use super::open_browser::open_browser;
+use super::open_browser::open_secret_page;
 use super::output::{CommandError, CommandOutput};
 use super::serve::{ServerLaunch, serve_failure};
-use crate::serve::{HttpFrontEnd, ServeSettings};
+use crate::serve::{AddressSource, HttpFrontEnd, ServeSettings};
 
 /// Time for running turns at the end.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -41,31 +42,38 @@ pub(super) fn run(
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, args.port)),
         metrics_listen: None,
         public_url: None,
+        client_addresses: AddressSource::Connection,
         tls: None,
         drain: DRAIN,
         idle: IDLE,
         connections: MAX_CONNECTIONS,
     };
-    let launch = ServerLaunch { settings, socket: None, oidc: None, flags: args.speaker.clone(), fork: false };
-    launch.serve(global, folders, output, |server: &HttpFrontEnd, output: &mut CommandOutput| {
-        show_page(server, args.no_browser, folders, output)
-    })
+    let (flags, store) = (args.speaker.clone(), folders.store.clone());
+    let launch = ServerLaunch { settings, socket: None, oidc: None, flags, store, fork: false };
+    let mut page = None;
+    let served = launch.serve(global, folders, output, |server: &HttpFrontEnd, output: &mut CommandOutput| {
+        page = show_page(server, args.no_browser, folders, output)?;
+        Ok(())
+    });
+    // Not earlier: a browser may take a while to read it.
+    drop(page);
+    served
 }
 
-/// Opens the login page with a code, or prints its address.
+/// Opens the login page with a code, or prints its address. Returns the file that leads the browser to the page.
 fn show_page(
     server: &HttpFrontEnd,
     no_browser: bool,
     folders: &Folders,
     output: &mut CommandOutput,
-) -> Result<(), CommandError> {
-    let Some(address) = server.address() else { return Ok(()) };
+) -> Result<Option<TempPath>, CommandError> {
+    let Some(address) = server.address() else { return Ok(None) };
     let code = server.create_login_code().map_err(|error| serve_failure(&error))?;
     let url = format!("http://{address}/console/login#{code}");
-    let is_open = !no_browser && open_browser(&url, folders).is_some();
-    output.line(&match is_open {
+    let page = if no_browser { None } else { open_secret_page(&url, folders) };
+    output.line(&match page.is_some() {
         true => format!("Your browser shows the console. If it does not, open this page within a minute: {url}"),
         false => format!("Open this page in a browser on this machine within a minute: {url}"),
     });
-    Ok(())
+    Ok(page)
 }

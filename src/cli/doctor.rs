@@ -38,12 +38,12 @@ pub(super) struct DoctorArgs {
 
 /// A problem, or a fact worth knowing.
 #[derive(Debug, Serialize)]
-struct DoctorFinding {
-    severity: Severity,
-    what: String,
+pub(super) struct DoctorFinding {
+    pub(super) severity: Severity,
+    pub(super) what: String,
     /// A file, a variable, an address.
-    place: String,
-    fix: String,
+    pub(super) place: String,
+    pub(super) fix: String,
 }
 
 /// The findings so far.
@@ -69,12 +69,20 @@ impl Findings {
     }
 }
 
-pub(super) fn run(
-    args: &DoctorArgs,
-    global: &Global,
-    folders: &Folders,
-    output: &mut CommandOutput,
-) -> Result<(), CommandError> {
+/// A set-up that was examined.
+struct Examination {
+    found: Findings,
+    sandbox: SandboxReport,
+    /// `None` if the manifests have errors.
+    plan: Option<Plan>,
+}
+
+/// Returns the findings alone, the worst first. Fails if this program cannot be started again.
+pub(super) fn findings(global: &Global, folders: &Folders) -> Result<Vec<DoctorFinding>, CommandError> {
+    Ok(examine(global, folders)?.found.0)
+}
+
+fn examine(global: &Global, folders: &Folders) -> Result<Examination, CommandError> {
     let mut found = Findings::default();
     files::check(folders, &mut found);
     trust(folders, &mut found);
@@ -90,6 +98,16 @@ pub(super) fn run(
         found.error("there is no program `bash` on the PATH", "PATH", fix);
     }
     found.0.sort_by_key(|found| found.severity);
+    Ok(Examination { found, sandbox, plan })
+}
+
+pub(super) fn run(
+    args: &DoctorArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
+    let Examination { found, sandbox, plan } = examine(global, folders)?;
     if !args.json && upgrade::is_upgraded(folders) {
         upgrade::CHANGES.iter().for_each(|line| output.line(line));
     }

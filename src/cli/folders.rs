@@ -12,6 +12,10 @@ use super::output::{CommandError, display_line};
 use crate::principal::Principal;
 use crate::sandbox::HiddenPaths;
 use crate::services::UserFolders;
+use crate::store::{StoreKey, StorePlace};
+
+/// The variable with the key that encrypts stored texts.
+const KEY: &str = "SKEIN_STORE_KEY";
 
 /// All locations that the environment defines. Tests point them at temporary folders.
 #[derive(Debug, Clone)]
@@ -25,6 +29,8 @@ pub(super) struct Folders {
     pub(super) config: PathBuf,
     /// Skein's stored data: trust, memories, sessions.
     pub(super) data: PathBuf,
+    /// The place of sessions, memories, corrections and tokens.
+    pub(super) store: StorePlace,
     /// Logs, sockets and scratch files.
     pub(super) state: PathBuf,
     /// The owner of the data that a command uses.
@@ -40,6 +46,8 @@ pub(super) enum FolderError {
     NoHome { uid: Uid },
     #[error("HOME is not set, and the user database cannot be read: {source}")]
     UserDatabase { source: nix::Error },
+    #[error("the key in SKEIN_STORE_KEY is not 64 hexadecimal digits")]
+    StoreKey,
 }
 
 impl FolderError {
@@ -47,6 +55,7 @@ impl FolderError {
         let help = match self {
             FolderError::Relative { name, .. } => format!("set {name} to a full path, or unset it"),
             FolderError::NoHome { .. } | FolderError::UserDatabase { .. } => "set HOME to your home folder".to_owned(),
+            FolderError::StoreKey => format!("make a key with `openssl rand -hex 32`, or unset {KEY}"),
         };
         CommandError::usage(display_line(&self.to_string()), help)
     }
@@ -83,11 +92,21 @@ impl Folders {
         let data_home = xdg_home("XDG_DATA_HOME", ".local/share")?;
         let state_home = xdg_home("XDG_STATE_HOME", ".local/state")?;
         let data = folder("SKEIN_DATA_DIR")?;
+        let key = match variable(KEY).filter(|value| !value.is_empty()) {
+            Some(value) => {
+                let key = value.to_str().and_then(|text| text.parse::<StoreKey>().ok());
+                Some(key.ok_or(FolderError::StoreKey)?)
+            }
+            None => None,
+        };
+        let state = data.as_ref().map_or_else(|| state_home.join("skein"), |data| data.join("state"));
+        let data = data.unwrap_or_else(|| data_home.join("skein"));
         Ok(Self {
             cwd,
             config: folder("SKEIN_CONFIG_DIR")?.unwrap_or_else(|| config_home.join("skein")),
-            state: data.as_ref().map_or_else(|| state_home.join("skein"), |data| data.join("state")),
-            data: data.unwrap_or_else(|| data_home.join("skein")),
+            state,
+            store: StorePlace::files(&data).with_key(key),
+            data,
             config_home,
             home,
             principal: Principal::local(),
@@ -172,6 +191,15 @@ mod tests {
         let no_home = || Err(FolderError::NoHome { uid: Uid::from_raw(12) });
         let error = Folders::resolve(PathBuf::from("/project"), |_| None, no_home).unwrap_err();
         assert!(error.to_string().contains("user 12"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_store_key_is_refused_without_a_quote() {
+        let error = resolve(&[("HOME", "/home/ann"), ("SKEIN_STORE_KEY", "hush")]).unwrap_err().to_string();
+        assert!(error.contains("SKEIN_STORE_KEY") && !error.contains("hush"), "{error}");
+        let key = "a1".repeat(32);
+        let folders = resolve(&[("HOME", "/home/ann"), ("SKEIN_STORE_KEY", key.as_str())]).unwrap();
+        assert!(folders.store.key().is_some() && !format!("{folders:?}").contains("a1a1"));
     }
 
     #[test]

@@ -303,7 +303,7 @@ fn memories(
 ) -> Result<(), CommandError> {
     let scope = if args.project { MemoryOwner::Project } else { MemoryOwner::User };
     let project = project_root(&folders.cwd);
-    let imported = memory::import(folder, &folders.data, &project, scope, !args.dry_run);
+    let imported = memory::import(folder, &folders.store, &project, scope, !args.dry_run);
     let imported = imported.map_err(|error| match error {
         ImportError::Foreign { .. } => CommandError::usage(
             display_line(&error.to_string()),

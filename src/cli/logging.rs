@@ -11,14 +11,16 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::folders::Folders;
 use super::private_files;
+use super::telemetry::{self, ExportGuard};
 use file::LogFile;
 
 /// Filter of the log file. On failure, rmcp's worker logs full addresses and genai full answers; both may contain
-/// secrets.
-const TO_FILE: &str = "info,rmcp::transport::worker=off,genai=off";
+/// secrets. Spans and message content are for the export alone.
+const TO_FILE: &str = "info,rmcp::transport::worker=off,genai=off,telemetry=off";
 
-/// Starts logging. Returns a warning for the user if logging is incomplete.
-pub(super) fn start(folders: &Folders) -> Option<String> {
+/// Starts logging, and the export of telemetry if the environment asks for it. Returns a warning for the user if either
+/// is incomplete. The export ends with the guard.
+pub(super) fn start(folders: &Folders) -> (Option<String>, Option<ExportGuard>) {
     let (file, warning) = match open(folders) {
         Ok(file) => (Some(file), None),
         Err(error) => (None, Some(format!("no log is written: {}: {error}", folders.state.display()))),
@@ -32,10 +34,19 @@ pub(super) fn start(folders: &Folders) -> Option<String> {
         tracing_subscriber::fmt::layer()
             .with_ansi(colour)
             .with_writer(std::io::stderr)
-            .with_filter(EnvFilter::new(filter))
+            .with_filter(EnvFilter::new(format!("{filter},telemetry=off")))
     });
-    let started = tracing_subscriber::registry().with(to_file).with(to_stderr).try_init();
-    warning.or_else(|| started.err().map(|error| error.to_string()))
+    let (export, warning) = match telemetry::start() {
+        Ok(export) => (export, warning),
+        Err(error) => (None, warning.or_else(|| Some(format!("no telemetry is exported: {error}")))),
+    };
+    let (spans, guard) = export.unzip();
+    let to_receiver = spans.map(|layer| {
+        let filter = layer.filter();
+        layer.with_filter(filter)
+    });
+    let started = tracing_subscriber::registry().with(to_file).with(to_stderr).with(to_receiver).try_init();
+    (warning.or_else(|| started.err().map(|error| error.to_string())), guard)
 }
 
 fn open(folders: &Folders) -> std::io::Result<LogFile> {

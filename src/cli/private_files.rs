@@ -1,8 +1,8 @@
 //! Makes Skein's files accessible only to the user: folders 0700, files 0600, including those of earlier versions.
 
 use std::fs::{self, Permissions};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use super::folders::Folders;
@@ -51,6 +51,12 @@ pub(super) fn make_folder(folder: &Path) -> io::Result<()> {
         restrict(folder, metadata.mode())?;
     }
     Ok(())
+}
+
+/// Writes a file that only the user can read. An existing file keeps its mode.
+pub(super) fn write_private(file: &Path, text: &str) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.create(true).write(true).truncate(true).mode(0o600).open(file)?.write_all(text.as_bytes())
 }
 
 fn restrict_kept_files(folder: &Path) -> io::Result<()> {
@@ -117,6 +123,7 @@ mod tests {
             config: home.clone(),
             state: data.join("state"),
             data: data.clone(),
+            store: crate::store::StorePlace::files(&data),
             home,
         };
         let kept = ["sessions.db-wal", "apps/a/index.html", "state/log/skein.log"].map(|name| data.join(name));

@@ -23,6 +23,7 @@ variables and JSON fields. These pages explain the commands with examples:
 - [permissions.md](permissions.md): `permissions` and `--approval`
 - [setup.md](setup.md): `new`, `trust`, `import`, `configure`, `doctor`, `completions`
 - [apps.md](apps.md): `apps`; [recording.md](recording.md): `--record` and `--replay`
+- [store.md](store.md): `store`
 - [knowledge.md](knowledge.md#lessons-on-skein-itself): `tutorial`
 ";
 

@@ -65,7 +65,7 @@ pub(super) fn run(
         return eval::run(file, args.all, args.json, &plan, output);
     }
     let prompt = prompt_text(args, output)?;
-    let orchestrator = Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders));
+    let orchestrator = Orchestrator::new(folders.store.clone(), top_of_mind::from_environment(folders));
     let plan = Arc::new(plan);
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let tokio = tokio
@@ -92,7 +92,7 @@ fn earlier_sessions(folders: &Folders) -> Result<Option<SessionStore>, CommandEr
     if !folders.data.join("sessions.db").exists() {
         return Ok(None);
     }
-    SessionStore::open(&folders.data).map(Some).map_err(|error| store_failure(&error))
+    folders.store.sessions().map(Some).map_err(|error| store_failure(&error))
 }
 
 /// Returns the model to ask when the router is unsure: the same one that a session would ask. `None` if there is none.

@@ -9,15 +9,18 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::attention::UserAttention;
+use super::audit_sink::CommandAuditLog;
 use super::folders::Folders;
 use super::logins::Logins;
 use super::managed_files::ADMINISTRATOR;
 use super::output::{CommandError, CommandOutput, display_line};
-use super::{Global, sandbox};
+use super::{Global, sandbox, top_of_mind};
 use crate::agents::TurnLimits;
 use crate::broker::BindError;
 use crate::checkpoint::CheckpointError;
 use crate::graph::Plan;
+use crate::ids::random_id;
+use crate::orchestrator::Orchestrator;
 use crate::principal::GrantError;
 use crate::process::{self, Reaper};
 use crate::runtime::{Runtime, RuntimePaths};
@@ -26,6 +29,7 @@ use crate::services::{Cassette, Environment, PoolOptions};
 use crate::session::{AttentionSink, SessionError, SessionOptions, Sessions};
 use crate::store::{self, StoreError};
 use crate::tool::{SessionContext, SessionContextPorts};
+use crate::worktree::TaskWorktrees;
 
 /// Time for work that watches for interrupts to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
@@ -92,7 +96,11 @@ pub(super) fn block_on_until<T>(
     })?;
     let scratch = folders.state.join("scratch").join(std::process::id().to_string());
     let id = format!("cli-{}", std::process::id());
-    let ports = SessionContextPorts { hidden: Arc::new(folders.paths_to_hide()), ..SessionContextPorts::default() };
+    let ports = SessionContextPorts {
+        hidden: Arc::new(folders.paths_to_hide()),
+        audit: Arc::new(CommandAuditLog::new(folders, random_id("cli"))),
+        ..SessionContextPorts::default()
+    };
     let session = SessionContext::with_ports(id, folders.cwd.clone(), Vec::new(), scratch.clone(), ports);
     let tokio = tokio::runtime::Runtime::new()
         .map_err(|error| CommandError::work(format!("no async runtime: {error}"), "check the limits on threads"))?;
@@ -103,6 +111,7 @@ pub(super) fn block_on_until<T>(
             reaper: Some(reaper()?),
             sandbox: Some(sandbox_launcher(folders)?),
             data: folders.data.clone(),
+            store: Some(folders.store.clone()),
             user: folders.user(),
             cassette,
             logins: Some(Arc::new(Logins::of(folders))),
@@ -163,6 +172,14 @@ pub(super) fn sessions(store: store::SessionStore, limits: TurnLimits, folders: 
     let checkpoints = Some(folders.data.join("checkpoints"));
     let options = SessionOptions { limits, scratch, hidden, os: std::env::consts::OS, attention, checkpoints };
     Sessions::new(store, options)
+}
+
+/// Returns the orchestrator of this command, whose tasks can have worktrees in the data folder.
+pub(super) fn orchestrator(folders: &Folders) -> Orchestrator {
+    let environment = process::minimal_environment(folders.environment());
+    let folder = folders.data.join("worktrees");
+    let worktrees = TaskWorktrees::new(folder, folders.home.clone(), folders.paths_to_hide(), environment);
+    Orchestrator::new(folders.store.clone(), top_of_mind::from_environment(folders)).with_worktrees(worktrees)
 }
 
 /// Returns the helper that ends the processes of this command, however it ends.
@@ -302,6 +319,7 @@ fn checkpoint_failure(error: &CheckpointError) -> CommandError {
             CommandError::usage(problem, "`skein sessions restore ID --list` shows the turns")
         }
         CheckpointError::Outdated | CheckpointError::Interrupted(_) => CommandError::work(problem, "try again"),
+        CheckpointError::Running => CommandError::work(problem, "wait until it ends, or cancel the turn"),
         CheckpointError::Store { .. } | CheckpointError::Format { .. } | CheckpointError::Damaged { .. } => {
             CommandError::work(problem, "checkpoints are in the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names")
         }
@@ -312,6 +330,40 @@ pub(super) fn store_failure(error: &StoreError) -> CommandError {
     match error {
         StoreError::Ambiguous { .. } => {
             CommandError::usage(display_line(&error.to_string()), "`skein sessions list` shows whole ids")
+        }
+        StoreError::Address { .. } => CommandError::usage(
+            display_line(&error.to_string()),
+            "write it as postgres://USER@HOST:PORT/DATABASE, and `@` and `%` in a password as %40 and %25",
+        ),
+        StoreError::Unreachable { .. } => CommandError::usage(
+            display_line(&error.to_string()),
+            "check host, port, database, user and password in --store or SKEIN_STORE, and that the database runs",
+        ),
+        StoreError::PasswordFile { .. } => {
+            CommandError::usage(display_line(&error.to_string()), "make it readable by you only, with mode 600")
+        }
+        StoreError::KeyFormat | StoreError::KeyMissing { .. } | StoreError::WrongKey { .. } => CommandError::usage(
+            display_line(&error.to_string()),
+            "set SKEIN_STORE_KEY to the key with which the store was created",
+        ),
+        StoreError::NotEncrypted { .. } => CommandError::usage(
+            display_line(&error.to_string()),
+            "unset SKEIN_STORE_KEY, or copy the store with `skein store migrate`, which encrypts it",
+        ),
+        StoreError::SearchOff => CommandError::usage(error.to_string(), "use `skein sessions list` and `show`"),
+        StoreError::Record { .. } => CommandError::work(
+            display_line(&error.to_string()),
+            "export the store again, or bring back a copy of the file",
+        ),
+        StoreError::Occupied { .. } => {
+            CommandError::usage(display_line(&error.to_string()), "name an empty database or another folder")
+        }
+        StoreError::Different { .. } => CommandError::work(
+            display_line(&error.to_string()),
+            "stop everything that writes to the stores, and try again",
+        ),
+        StoreError::OldProgram { .. } => {
+            CommandError::work(display_line(&error.to_string()), "update this Skein, or use another database")
         }
         _ => CommandError::work(
             display_line(&error.to_string()),

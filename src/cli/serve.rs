@@ -17,8 +17,10 @@ use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::reload::{self, ReloadTriggers};
 use super::runtime::{self, CommandRuntime, StopSignals, store_failure};
+use super::server_setup::LocalSetup;
+use super::store_flag::StoreFlag;
 use super::workspace_loader::WorkspaceLoader;
-use super::{Global, SandboxFlag, private_files, top_of_mind};
+use super::{Global, SandboxFlag, private_files, retention};
 use crate::acp::{AcpServer, SessionObserver, SharedSessions};
 use crate::agents::TurnLimits;
 use crate::graph::Plan;
@@ -29,11 +31,12 @@ use crate::principal::{Principal, SessionGrant};
 use crate::process;
 use crate::project::ProjectLoader;
 use crate::serve::{
-    ConsoleHub, HttpFrontEnd, McpParts, OidcVerifier, PublicUrl, ServeError, ServeParts, ServeSettings, TlsFiles,
+    AddressSource, ConsoleHub, HttpFrontEnd, McpParts, OidcVerifier, PublicUrl, ServeError, ServeParts, ServeSettings,
+    TlsFiles,
 };
 use crate::services::Pool;
 use crate::session::{SessionMetrics, Sessions};
-use crate::store::{SessionStore, TokenStore};
+use crate::store::StorePlace;
 use crate::task::TaskScope;
 use crate::tool::ServiceHealth;
 
@@ -67,7 +70,8 @@ pub(super) struct ServeArgs {
     public_url: Option<PublicUrl>,
     /// Listen outside loopback without TLS, behind a proxy
     ///
-    /// The proxy must speak TLS with clients. Needs --public-url.
+    /// The proxy must speak TLS with clients, and add their addresses to X-Forwarded-For. Failed logins count by these
+    /// addresses. Needs --public-url.
     #[arg(long, requires = "public_url")]
     behind_proxy: bool,
     /// Use the certificate chain in this PEM file
@@ -95,6 +99,8 @@ pub(super) struct ServeArgs {
     /// Accept only JWTs for this audience
     #[arg(long, value_name = "AUDIENCE", requires = "oidc_issuer")]
     oidc_audience: Option<String>,
+    #[command(flatten)]
+    store: StoreFlag,
     /// Offer the unstable session/fork method
     #[arg(long)]
     unstable_fork: bool,
@@ -121,6 +127,7 @@ impl ServeArgs {
             listen,
             metrics_listen: metrics,
             public_url: self.public_url.clone(),
+            client_addresses: if self.behind_proxy { AddressSource::ProxyHeader } else { AddressSource::Connection },
             tls,
             drain: self.drain,
             idle: self.idle,
@@ -172,8 +179,9 @@ pub(super) fn run(
 ) -> Result<(), CommandError> {
     let (settings, socket) = args.settings()?;
     let oidc = oidc_settings::verifier(args, &with_required_sandbox(global)?, folders, output)?;
+    let store = args.store.place(folders, output)?;
     let (flags, fork) = (args.speaker.clone(), args.unstable_fork);
-    ServerLaunch { settings, socket, oidc, flags, fork }.serve(global, folders, output, |_, _| Ok(()))
+    ServerLaunch { settings, socket, oidc, flags, store, fork }.serve(global, folders, output, |_, _| Ok(()))
 }
 
 /// What a command chooses for the server that it runs.
@@ -184,6 +192,8 @@ pub(super) struct ServerLaunch {
     /// Verifies JWTs.
     pub(super) oidc: Option<OidcVerifier>,
     pub(super) flags: AgentFlags,
+    /// The place of sessions and tokens.
+    pub(super) store: StorePlace,
     /// Offers the unstable `session/fork` method.
     pub(super) fork: bool,
 }
@@ -197,10 +207,11 @@ impl ServerLaunch {
         output: &mut CommandOutput,
         ready: impl FnOnce(&HttpFrontEnd, &mut CommandOutput) -> Result<(), CommandError>,
     ) -> Result<(), CommandError> {
-        let Self { settings, socket, oidc, flags, fork } = self;
+        let Self { settings, socket, oidc, flags, store, fork } = self;
         let global = &with_required_sandbox(global)?;
-        let tokens = TokenStore::open(&folders.data).map_err(|error| store_failure(&error))?;
-        let store = SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
+        let folders = &Folders { store: store.clone(), ..folders.clone() };
+        let tokens = store.tokens().map_err(|error| store_failure(&error))?;
+        let (place, store) = (store.clone(), store.sessions().map_err(|error| store_failure(&error))?);
         let empty_folder = folders.empty_folder();
         private_files::make_folder(&empty_folder).map_err(|error| {
             let problem = format!("{} cannot be created: {error}", empty_folder.display());
@@ -226,7 +237,7 @@ impl ServerLaunch {
                 let front = AcpFront {
                     sessions: runtime::sessions(store, TurnLimits::default(), folders),
                     projects: Arc::clone(&loader) as Arc<dyn ProjectLoader>,
-                    orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
+                    orchestrator: runtime::orchestrator(folders),
                     program: runtime::own_program()?,
                     cwd: folders.cwd.clone(),
                     approval: global.approval,
@@ -234,6 +245,8 @@ impl ServerLaunch {
                     open_sessions: Arc::new(SharedSessions::with_timeout(ASK_TIMEOUT).with_observer(observer)),
                 };
                 background.spawn(release_memory(Arc::clone(front.sessions.metrics()), background.cancelled().clone()));
+                let (sessions, ended) = (front.sessions.clone(), background.cancelled().clone());
+                background.spawn(retention::keep_applying(sessions, place, folders.clone(), ended));
                 let (pool, counted_pool) = (started.runtime.pool().clone(), started.runtime.pool().clone());
                 if let Some(oidc) = &oidc {
                     oidc_settings::load_keys(oidc, output).await;
@@ -253,6 +266,7 @@ impl ServerLaunch {
                     open_sessions: Arc::clone(&front.open_sessions),
                     console,
                     apps: Box::new(StoredApps { data: folders.data.clone() }),
+                    setup: Arc::new(LocalSetup { global: global.clone(), folders: folders.clone() }),
                     folder: folders.cwd.clone(),
                     empty_folder,
                     sessions: Arc::clone(front.sessions.metrics()),

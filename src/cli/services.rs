@@ -4,7 +4,7 @@
 mod add;
 mod change;
 mod login;
-mod logs;
+pub(super) mod logs;
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

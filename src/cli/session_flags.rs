@@ -15,7 +15,7 @@ use super::rule_store::UserConfig;
 use super::runtime::{self, CommandRuntime, LISTED, session_failure, store_failure};
 use super::settings_file::SettingsFile;
 use super::workspace_loader::{FileTraces, WorkspaceLoader};
-use super::{Global, top_of_mind, workspace};
+use super::{Global, workspace};
 use crate::agents::TurnLimits;
 use crate::graph::Plan;
 use crate::ids::ModelRef;
@@ -23,7 +23,7 @@ use crate::manifest::{ServiceEntry, Settings, goose_provider};
 use crate::orchestrator::Orchestrator;
 use crate::project::{ClientPorts, ExplicitSettings, LaunchedSession, ModeRequest, Project, SessionLauncher};
 use crate::session::{ModelSource, PromptError, Session, SessionRoots, SessionSettings, Sessions};
-use crate::store::{self, FolderFilter, ListFilter, StoredSession};
+use crate::store::{FolderFilter, ListFilter, StoredSession};
 use crate::tool::ask::Asker;
 
 /// Flags of every command that runs a session in the terminal.
@@ -106,10 +106,10 @@ impl<'a> LaunchSettings<'a> {
         let roots = args.add_dir.iter().map(|folder| resolve_folder(folder, folders)).collect::<Result<_, _>>()?;
         let named =
             settings.processor.iter().chain(&settings.fallbacks).chain(settings.models.keys()).cloned().collect();
-        let store = store::SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
+        let store = folders.store.sessions().map_err(|error| store_failure(&error))?;
         let sessions = runtime::sessions(store, limits, folders);
         let choice = SessionSettings { mode, model, approval: global.approval };
-        let orchestrator = Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders));
+        let orchestrator = runtime::orchestrator(folders);
         let client_services = Vec::new();
         Ok((Self { args, folders, sessions, models, orchestrator, choice, roots, named, client_services }, plan))
     }

@@ -1,9 +1,9 @@
-//! `skein sessions`: lists, shows, exports, deletes, searches and restores stored sessions.
+//! `skein sessions`: lists, shows, exports, counts, deletes, searches and restores stored sessions.
 
 mod restore;
+mod stats;
 mod transcript;
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::folders::Folders;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
+use super::private_files::write_private;
 use super::runtime::{self, store_failure};
 use crate::agents::TurnLimits;
 use crate::clock;
@@ -66,6 +67,8 @@ enum SessionsCommand {
     },
     /// Restore an earlier state of a session and of the files that it changed
     Restore(restore::RestoreArgs),
+    /// Show turns, tokens, cost, tools and times
+    Stats(stats::StatsArgs),
     /// Search the messages of this project
     Search {
         /// Words that must all occur in one message
@@ -91,7 +94,7 @@ pub(super) fn run(args: &SessionsArgs, folders: &Folders, output: &mut CommandOu
     let runtime =
         runtime.map_err(|error| CommandError::work(format!("no async runtime: {error}"), "check the limits"))?;
     runtime.block_on(async {
-        let sessions = SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
+        let sessions = folders.store.sessions().map_err(|error| store_failure(&error))?;
         match &args.command {
             SessionsCommand::List { all, of, limit } => {
                 let filter = match of {
@@ -109,6 +112,17 @@ pub(super) fn run(args: &SessionsArgs, folders: &Folders, output: &mut CommandOu
                 let session = find(&sessions, &restored.id).await?;
                 let whole = runtime::sessions(sessions.clone(), TurnLimits::default(), folders);
                 restore::run(&whole, &session, restored, args.json, folders, output).await
+            }
+            SessionsCommand::Stats(counted) => {
+                let chosen = match &counted.id {
+                    Some(id) => vec![find(&sessions, id).await?],
+                    None => {
+                        let filter =
+                            ListFilter { within: folder_filter(counted.all, folders), ..ListFilter::default() };
+                        sessions.list(filter).await.map_err(|error| store_failure(&error))?
+                    }
+                };
+                stats::run(&sessions, &chosen, counted, args.json, output).await
             }
             SessionsCommand::Search { words, all, limit } => {
                 search(&sessions, &words.join(" "), *all, *limit, args.json, folders, output).await
@@ -187,21 +201,16 @@ async fn export(
         output.text(&text);
         return Ok(());
     };
-    write_private(file, &text).map_err(|error| {
-        CommandError::work(
-            format!("{} cannot be written: {error}", display_line(&file.to_string_lossy())),
-            "name another file",
-        )
-    })?;
-    output.note(&format!("wrote {}", display_line(&file.to_string_lossy())));
-    Ok(())
+    write_or_fail(file, &text, output)
 }
 
-/// Writes a file that only the user can read. An existing file keeps its mode.
-fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut options = std::fs::OpenOptions::new();
-    options.create(true).write(true).truncate(true).mode(0o600).open(file)?.write_all(text.as_bytes())
+/// Writes a file for the user, and prints its name.
+fn write_or_fail(file: &Path, text: &str, output: &mut CommandOutput) -> Result<(), CommandError> {
+    let shown = display_line(&file.to_string_lossy());
+    write_private(file, text)
+        .map_err(|error| CommandError::work(format!("{shown} cannot be written: {error}"), "name another file"))?;
+    output.note(&format!("wrote {shown}"));
+    Ok(())
 }
 
 async fn delete(

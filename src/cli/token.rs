@@ -9,15 +9,18 @@ use serde_json::json;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::runtime::store_failure;
+use super::store_flag::StoreFlag;
 use super::{Global, workspace};
 use crate::graph::Plan;
 use crate::ids::{ModeId, NamePattern};
 use crate::manifest::ApprovalLevel;
 use crate::principal::{Principal, TokenLimits};
-use crate::store::{NewToken, StoredToken, TokenState, TokenStore};
+use crate::store::{NewToken, StorePlace, StoredToken, TokenState, TokenStore};
 
 #[derive(Debug, Args)]
 pub(super) struct TokenArgs {
+    #[command(flatten)]
+    store: StoreFlag,
     #[command(subcommand)]
     command: TokenCommand,
 }
@@ -84,13 +87,14 @@ pub(super) fn run(
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime =
         runtime.map_err(|error| CommandError::work(format!("no async runtime: {error}"), "check the limits"))?;
+    let place = args.store.place(folders, output)?;
     match &args.command {
         TokenCommand::Create(args) => {
             let new = new_token(args, global, folders, output)?;
-            runtime.block_on(create(new, folders, output))
+            runtime.block_on(create(new, &place, output))
         }
-        TokenCommand::List { json } => runtime.block_on(list(*json, folders, output)),
-        TokenCommand::Revoke { id } => runtime.block_on(revoke(id, folders, output)),
+        TokenCommand::List { json } => runtime.block_on(list(*json, &place, output)),
+        TokenCommand::Revoke { id } => runtime.block_on(revoke(id, &place, output)),
     }
 }
 
@@ -178,17 +182,17 @@ fn check_globs(flag: &str, kind: &str, globs: &[String], names: &[String], help:
     Ok(())
 }
 
-async fn create(new: NewToken, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
+async fn create(new: NewToken, place: &StorePlace, output: &mut CommandOutput) -> Result<(), CommandError> {
     let until = lifetime_text(new.expires);
     let name = new.principal.name().to_owned();
-    let created = open(folders)?.create(new).await.map_err(|error| store_failure(&error))?;
+    let created = open(place)?.create(new).await.map_err(|error| store_failure(&error))?;
     output.note("keep the token now: Skein stores only its hash and cannot show it again");
     output.line(&format!("token {} of {name}, {until}: {}", created.id, created.token));
     Ok(())
 }
 
-async fn list(json: bool, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
-    let tokens = open(folders)?.list().await.map_err(|error| store_failure(&error))?;
+async fn list(json: bool, place: &StorePlace, output: &mut CommandOutput) -> Result<(), CommandError> {
+    let tokens = open(place)?.list().await.map_err(|error| store_failure(&error))?;
     if json {
         let tokens: Vec<_> = tokens.iter().map(token_json).collect();
         output.json(&json!(tokens));
@@ -208,8 +212,8 @@ async fn list(json: bool, folders: &Folders, output: &mut CommandOutput) -> Resu
     Ok(())
 }
 
-async fn revoke(id: &str, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
-    if !open(folders)?.revoke(id).await.map_err(|error| store_failure(&error))? {
+async fn revoke(id: &str, place: &StorePlace, output: &mut CommandOutput) -> Result<(), CommandError> {
+    if !open(place)?.revoke(id).await.map_err(|error| store_failure(&error))? {
         let problem = format!("there is no token `{}`", display_line(id));
         return Err(CommandError::usage(problem, "`skein token list` shows the ids"));
     }
@@ -217,8 +221,8 @@ async fn revoke(id: &str, folders: &Folders, output: &mut CommandOutput) -> Resu
     Ok(())
 }
 
-fn open(folders: &Folders) -> Result<TokenStore, CommandError> {
-    TokenStore::open(&folders.data).map_err(|error| store_failure(&error))
+fn open(place: &StorePlace) -> Result<TokenStore, CommandError> {
+    place.tokens().map_err(|error| store_failure(&error))
 }
 
 fn lifetime_text(expires: Option<Timestamp>) -> String {

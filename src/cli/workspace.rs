@@ -96,6 +96,27 @@ pub(super) fn resolve_quietly(global: &Global, folders: &Folders) -> Result<(Res
     Ok((graph::resolve(manifests, found), notes))
 }
 
+/// Like [`resolve_quietly`], as if a file of the user's folder had another text. `file` is relative to that folder.
+pub(super) fn resolve_draft(
+    global: &Global,
+    folders: &Folders,
+    file: &Path,
+    text: &str,
+) -> Result<Resolution, CommandError> {
+    let Layers { mut roots, .. } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
+    roots.retain(|(layer, _)| *layer != Layer::User);
+    let draft = Root::Draft {
+        path: folders.config.clone(),
+        shown: folders.display_path(&folders.config),
+        file: file.to_owned(),
+        text: text.to_owned(),
+    };
+    let place = roots.iter().take_while(|(layer, _)| *layer == Layer::Builtin).count();
+    roots.insert(place, (Layer::User, draft));
+    let (manifests, found) = load(global, &roots, folders)?;
+    Ok(graph::resolve(manifests, found))
+}
+
 /// Returns all manifests of the same layers that can be read, for `skein doctor`, which reports every problem.
 pub(super) fn manifests_quietly(global: &Global, folders: &Folders) -> Result<Manifests, CommandError> {
     let Layers { roots, .. } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
@@ -224,6 +245,7 @@ pub(super) fn trust_failure(error: &TrustError) -> CommandError {
         TrustError::Unreadable { .. } => "make the files readable, or remove them",
         TrustError::TooLarge { .. } => "keep only manifests, prompts and settings in .skein/",
         TrustError::Store { .. } => "check the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names",
+        TrustError::Newer { .. } => "use the newer skein, or name another folder in SKEIN_DATA_DIR",
     };
     CommandError::work(error.to_string(), help)
 }
@@ -255,6 +277,7 @@ mod tests {
             config_home: below("home/.config"),
             config: below("config"),
             data: below("data"),
+            store: crate::store::StorePlace::files(below("data")),
             state: below("state"),
             principal: Principal::local(),
         };

@@ -140,7 +140,9 @@ impl<'a> Checks<'a> {
         self.models(entry);
         self.permissions(entry);
         self.serve(entry);
+        self.store(entry);
         self.hooks(entry);
+        self.delegates(&config.delegates, source);
         // A project may also name one of the user's profiles.
         let users =
             self.manifests.configs.iter().filter(|other| other.layer == Layer::User && entry.layer > Layer::User);

@@ -100,8 +100,9 @@ impl ServiceGraph {
                     }
                 }
             }
-            for (position, pattern) in entry.manifest.delegates.iter().enumerate() {
-                let wanted = pattern.0.split_once('/').map_or("", |(agent, _)| agent);
+            for (position, delegate) in entry.manifest.delegates.iter().enumerate() {
+                let pattern = delegate.pattern();
+                let wanted = pattern.split_once('/').map_or("", |(agent, _)| agent);
                 let is_meant = |name: &&AgentName| match wanted {
                     // All agents but this one.
                     "*" => **name != entry.manifest.name,
@@ -109,7 +110,7 @@ impl ServiceGraph {
                 };
                 for target in manifests.agents.keys().filter(is_meant) {
                     let delegates = Edge {
-                        kind: EdgeKind::Delegates { pattern: pattern.0.clone() },
+                        kind: EdgeKind::Delegates { pattern: pattern.to_owned() },
                         source: Arc::clone(&entry.source),
                         path: DocumentPath::root().key("delegates").index(position),
                     };

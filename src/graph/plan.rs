@@ -146,6 +146,25 @@ impl Plan {
         self.manifests.services.values()
     }
 
+    /// Returns the modes that a user may choose and that use the service.
+    pub fn users(&self, service: &ServiceEntry) -> Vec<ModeId> {
+        let mut users = Vec::new();
+        for (agent, modes) in self.selectable_modes() {
+            for entry in modes {
+                let id = ModeId::new(agent.manifest.name.clone(), entry.mode.slug.clone());
+                if self.mode(&id).is_some_and(|(_, scope)| scope.binds(service)) {
+                    users.push(id);
+                }
+            }
+        }
+        users
+    }
+
+    /// Returns whether a service is part of the plan. A plan that is limited to some modes has only their services.
+    pub fn reaches(&self, service: &ServiceEntry) -> bool {
+        self.mode_limit.is_empty() || !self.users(service).is_empty()
+    }
+
     pub fn agent(&self, name: &str) -> Option<&AgentEntry> {
         self.manifests.agents.get(name).filter(|agent| self.has(agent))
     }

@@ -10,7 +10,7 @@ use super::nodes::{EdgeKind, Node};
 use super::plan::Plan;
 use super::sandbox_view::{profile_groups, profile_json};
 use crate::ids::ModeId;
-use crate::manifest::{AgentEntry, ModeEntry, Readiness};
+use crate::manifest::{AgentEntry, DelegateEntry, ModeEntry, Readiness};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -44,7 +44,7 @@ fn label(plan: &Plan, agent: &AgentEntry) -> String {
 fn text(plan: &Plan) -> String {
     let mut out = String::new();
     for agent in plan.agents() {
-        let delegates: Vec<_> = agent.manifest.delegates.iter().map(|pattern| pattern.0.as_str()).collect();
+        let delegates: Vec<_> = agent.manifest.delegates.iter().map(DelegateEntry::pattern).collect();
         let delegates = if delegates.is_empty() { String::new() } else { format!("  → {}", delegates.join(", ")) };
         _ = writeln!(out, "{}{delegates}", label(plan, agent));
         for (index, entry) in agent.modes.iter().enumerate() {

@@ -1,13 +1,16 @@
 //! Computes the effective sandbox profile of each mode, service and external agent.
 //!
-//! Invariant: a mode without a profile runs no commands. A program without a profile is `unsandboxed`.
+//! Invariant: a mode without a profile runs no commands. A program without a profile is `unsandboxed`. If managed
+//! settings require a sandbox, every program has a profile.
 
 use std::collections::HashMap;
 
 use super::scope::ToolScope;
 use crate::ids::{AgentName, GroupName, ModeId, ServiceName};
 use crate::manifest::{AgentEntry, AgentRuntime, Layer, Manifests, ModeEntry, SandboxConfig, ServiceEntry, Transport};
-use crate::sandbox::{CommandPower, Enforcement, ProfileOwner, ProfileSources, SandboxProfile, SandboxSettings};
+use crate::sandbox::{
+    CommandPower, Enforcement, FileAccess, ProfileOwner, ProfileSources, SandboxProfile, SandboxSettings,
+};
 
 /// The processes that have a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +106,8 @@ struct ConfigSources<'a> {
     flag: Option<Enforcement>,
     /// The loosest enforcement, if managed settings limit processes. Otherwise a flag would lift these limits.
     loosest: Option<Enforcement>,
+    /// The profile of programs that state none. `None` if they run without a sandbox.
+    unstated: Option<SandboxProfile>,
 }
 
 impl<'a> ConfigSources<'a> {
@@ -121,6 +126,7 @@ impl<'a> ConfigSources<'a> {
             project,
             flag: manifests.sandbox_flag,
             loosest: manifests.managed.sandbox_configs().next().map(|_| Enforcement::Preferred),
+            unstated: manifests.managed.sandbox_requirement().map(|_| SandboxProfile::of_unstated_program()),
         }
     }
 
@@ -158,7 +164,7 @@ impl<'a> ConfigSources<'a> {
     fn of_program(&self, stated: Option<&SandboxSettings>, layer: Layer) -> Option<SandboxProfile> {
         self.resolve(&ProfileSources {
             owner: ProfileOwner::Program,
-            default: None,
+            default: self.unstated.clone().filter(|_| stated.is_none()),
             builtin: stated.filter(|_| layer == Layer::Builtin),
             manifest: stated.filter(|_| layer != Layer::Builtin),
             user: self.user_programs.iter().collect(),
@@ -174,7 +180,12 @@ impl<'a> ConfigSources<'a> {
         if service.is_of_client() {
             return clients.cloned();
         }
-        self.of_program(service.manifest.sandbox.as_ref(), service.layer)
+        let profile = self.of_program(service.manifest.sandbox.as_ref(), service.layer)?;
+        if service.manifest.sandbox.is_none() && service.manifest.is_shared_by_all() {
+            // A process that all principals share has no folder of a session.
+            return Some(SandboxProfile { files: FileAccess::None, ..profile });
+        }
+        Some(profile)
     }
 
     /// Returns the profile of services that clients provide. A project can state one where the user does not, because a

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::LlmError;
+use super::{LlmError, Price};
 use crate::ids::{ModelRef, NamePattern};
 
 /// The models that an administrator allows. Every list must allow a model. Without lists, all are allowed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelPolicy {
     pub providers: Vec<AllowedProviders>,
     pub models: Vec<AllowedModels>,
-    /// Published prices count before those of the user, who could otherwise lower the cost that is limited.
-    pub fixed_prices: bool,
+    /// The prices of each administrator who limits the cost. If there is one, only these and the published prices count:
+    /// a user could otherwise lower the cost.
+    pub fixed_prices: Vec<BTreeMap<ModelRef, Price>>,
 }
 
 /// A list of the only providers.
@@ -33,6 +34,18 @@ pub struct AllowedModels {
 }
 
 impl ModelPolicy {
+    /// Returns true if the prices of the user do not count.
+    pub(super) fn fixes_prices(&self) -> bool {
+        !self.fixed_prices.is_empty()
+    }
+
+    /// Returns the highest price that an administrator states, or who states none, the published one. `None` if the
+    /// price is unknown to one of them.
+    pub(super) fn price_of(&self, name: &ModelRef, published: Option<Price>) -> Option<Price> {
+        let stated = self.fixed_prices.iter().map(|prices| prices.get(name).copied().or(published));
+        stated.collect::<Option<Vec<_>>>()?.into_iter().reduce(Price::highest)
+    }
+
     /// Fails if the model or its provider is not allowed. `given` is the address in the config or the environment.
     /// `complete` returns the whole address; without an argument, the built-in one.
     pub(super) fn check(
@@ -72,21 +85,31 @@ impl AllowedModels {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ModelInfo, ModelRegistry, Price};
+    use super::super::{ModelInfo, ModelRegistry};
     use super::*;
 
     #[test]
     fn a_user_cannot_lower_fixed_prices() {
-        let name = ModelRef::from("openai:gpt-4o");
-        let free = Price { input: 0.0, output: 0.0, cached: 0.0 };
-        let facts = ModelInfo { window: None, price: Some(free) };
-        let price = |fixed_prices| {
-            let policy = ModelPolicy { fixed_prices, ..ModelPolicy::default() };
+        let flat = |price| Price { input: price, output: price, cached: price };
+        let facts = ModelInfo { window: None, price: Some(flat(0.0)) };
+        let price = |name: &str, stated: &[Option<f64>]| {
+            let name = ModelRef::from(name);
+            let list = |price: &Option<f64>| price.map(|price| (name.clone(), flat(price))).into_iter().collect();
+            let policy = ModelPolicy { fixed_prices: stated.iter().map(list).collect(), ..ModelPolicy::default() };
             let models = ModelRegistry { facts: [(name.clone(), facts)].into(), policy, ..ModelRegistry::default() };
-            models.info(&name, false).price
+            models.info(&name, false).price.map(|price| price.input)
         };
-        assert_eq!(price(false), Some(free));
-        assert_eq!(price(true).map(|price| price.input), Some(2.5));
+        let (published, unpublished) = ("openai:gpt-4o", "openai:scripted");
+        for (stated, of_published, of_other) in [
+            (&[][..], Some(0.0), Some(0.0)),
+            (&[None], Some(2.5), None),
+            (&[Some(1.0)], Some(1.0), Some(1.0)),
+            (&[Some(1.0), Some(0.0)], Some(1.0), Some(1.0)),
+            (&[None, Some(0.0)], Some(2.5), None),
+        ] {
+            assert_eq!(price(published, stated), of_published, "{stated:?}");
+            assert_eq!(price(unpublished, stated), of_other, "{stated:?}: the user states that the model is free");
+        }
     }
 
     #[test]
@@ -102,7 +125,7 @@ mod tests {
         let policy = ModelPolicy {
             providers: vec![providers(&[("openai", None), ("own", Some("http://host/v1")), ("openrouter", None)])],
             models: vec![models(&["openai:gpt-*", "own:*", "openrouter:*"]), models(&["*"])],
-            fixed_prices: false,
+            fixed_prices: Vec::new(),
         };
         for (model, address, allowed) in [
             ("openai:gpt-5", None, true),

@@ -24,6 +24,15 @@ use crate::ids::ModelRef;
 /// Characters of a message that identify it in a recording.
 const ASKED: usize = 200;
 
+/// The newest known form of a recording. A recording whose first line has no `version` has this form.
+const VERSION: u64 = 1;
+
+/// The part of a line that says which form the recording has.
+#[derive(Debug, Deserialize)]
+struct ReplayVersion {
+    version: Option<u64>,
+}
+
 /// The answer to one request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,6 +81,15 @@ impl ReplayProvider {
         let text = fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
         let mut lines = Vec::new();
         for (index, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
+            if lines.is_empty()
+                && let Ok(ReplayVersion { version: Some(found) }) = serde_json::from_str(text)
+                && found > VERSION
+            {
+                return Err(unusable(format!(
+                    "a newer skein wrote it (version {found}, this one reads {VERSION}); \
+                     use that skein, or record it again"
+                )));
+            }
             let line = serde_json::from_str(text).map_err(|error| {
                 let problem = error.to_string().replace(" at line 1 column ", " at column ");
                 unusable(format!("line {} is not an answer of a model: {problem}", index + 1))

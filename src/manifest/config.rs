@@ -1,5 +1,5 @@
-//! Defines the types of `config.yaml` of a user or a project: profiles, approval, permissions, hooks, models, providers
-//! and server. `settings` decides which file wins.
+//! Defines the types of `config.yaml` of a user or a project: profiles, approval, permissions, hooks, models, providers,
+//! server and store. `settings` decides which file wins.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,10 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::approval::ApprovalLevel;
 use super::budget::{BudgetConfig, PeriodBudget};
+use super::delegate::DelegateEntry;
 use super::hooks::HookConfig;
 use super::notifications::NotificationConfig;
 use super::permission::PermissionRule;
 use super::serve_config::ServeConfig;
+use super::store_config::StoreConfig;
 use crate::ids::{AgentName, ModeSlug, ModelRef, RoleName, ServiceName};
 use crate::sandbox::SandboxSettings;
 
@@ -41,6 +43,10 @@ pub struct Config {
     /// Commands at events of a session; a project's can only refuse prompts and calls.
     #[serde(default, skip_serializing_if = "HookConfig::is_empty")]
     pub hooks: HookConfig,
+    /// Where the tasks work that the orchestrator delegates; it grants nothing. The first entry for a mode decides, the
+    /// user's before the project's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub delegates: Vec<DelegateEntry>,
     /// Services that are off, even if a profile lists them. The services of the orchestrator stay on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disabled_services: Vec<ServiceName>,
@@ -61,6 +67,9 @@ pub struct Config {
     /// Settings of `skein serve`; only in the user's config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serve: Option<ServeConfig>,
+    /// Settings of the store of sessions; only in the user's config.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreConfig>,
 }
 
 /// Sandbox settings for all modes, for single modes, and for services of clients.

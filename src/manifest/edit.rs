@@ -117,11 +117,11 @@ fn remove_item(text: &str, path: &[&str], item: &str, with_key: bool) -> Option<
     Some(lines.concat())
 }
 
-fn read(text: &str) -> Option<Value> {
+pub(super) fn read(text: &str) -> Option<Value> {
     parse(&SourceFile::new("config.yaml", text)).ok().filter(Value::is_object)
 }
 
-fn set(value: &mut Value, path: &[&str], new: Value) -> Option<()> {
+pub(super) fn set(value: &mut Value, path: &[&str], new: Value) -> Option<()> {
     let (last, parents) = path.split_last()?;
     let mut at = value.as_object_mut()?;
     for key in parents {
@@ -187,6 +187,17 @@ fn insert(
     }
     let first = first?;
     let indent = first.column - 1;
+    let lines = entry_lines(indent, path, value);
+    if at_root {
+        let gap = if text.ends_with('\n') { "" } else { "\n" };
+        return Some(format!("{text}{gap}{lines}"));
+    }
+    let line = offset(text, first.line, 1)?;
+    text[line..].starts_with(&" ".repeat(indent)).then(|| format!("{}{lines}{}", &text[..line], &text[line..]))
+}
+
+/// Returns the lines of an entry of a block mapping. Its keys are the steps of the path.
+pub(super) fn entry_lines(indent: usize, path: &[&str], value: &Value) -> String {
     let mut lines = String::new();
     for (depth, key) in path.iter().enumerate() {
         let space = " ".repeat(indent + 2 * depth);
@@ -199,12 +210,7 @@ fn insert(
         };
         lines.push_str(&format!("{space}{key}:{end}\n"));
     }
-    if at_root {
-        let gap = if text.ends_with('\n') { "" } else { "\n" };
-        return Some(format!("{text}{gap}{lines}"));
-    }
-    let line = offset(text, first.line, 1)?;
-    text[line..].starts_with(&" ".repeat(indent)).then(|| format!("{}{lines}{}", &text[..line], &text[line..]))
+    lines
 }
 
 /// Converts a line and column, both counted from 1, to a byte offset.

@@ -28,6 +28,13 @@ pub enum Root {
         path: PathBuf,
         shown: String,
     },
+    /// A folder on disk in which one file has another text, which is not saved. `file` is relative to the folder.
+    Draft {
+        path: PathBuf,
+        shown: String,
+        file: PathBuf,
+        text: String,
+    },
     /// A project's `.skein/` and `.mcp.json` at the time they were hashed.
     Snapshot {
         files: BTreeMap<PathBuf, Vec<u8>>,
@@ -71,6 +78,19 @@ impl Root {
                     ManifestFile { file, path: path.clone(), text }
                 })
                 .collect(),
+            Root::Draft { path, shown, file, text } => {
+                let disk = Root::Disk { path: path.clone(), shown: shown.clone() };
+                let mut found = if path.is_dir() { disk.manifests() } else { Vec::new() };
+                found.retain(|found| found.path != *file);
+                if is_manifest(file) {
+                    let name = show(shown, file);
+                    let size = text.len() as u64;
+                    let text = if size > MAX_FILE { Err(too_large(&name, size)) } else { Ok(text.clone()) };
+                    found.push(ManifestFile { file: name, path: file.clone(), text });
+                }
+                found.sort_by(|a, b| a.path.cmp(&b.path));
+                found
+            }
             Root::Disk { path, shown } => {
                 let mut found = Vec::new();
                 walk(path, &mut |entry| match entry {
@@ -120,6 +140,15 @@ impl Root {
                 }
                 let text = text_of(bytes.clone()).ok_or(LinkedFileError::NotText)?;
                 Ok(LinkedFile { file, text })
+            }
+            Root::Draft { path, shown, file, text } => {
+                if normalise(&from.join(name)).is_none_or(|linked| linked != *file) {
+                    return Root::Disk { path: path.clone(), shown: shown.clone() }.read_linked_file(manifest, name);
+                }
+                if text.len() as u64 > MAX_LINKED {
+                    return Err(LinkedFileError::TooLarge(text.len() as u64));
+                }
+                Ok(LinkedFile { file: show(shown, file), text: text.clone() })
             }
             Root::Disk { path, shown } => {
                 let folder = |root: &Path| {

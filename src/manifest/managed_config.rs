@@ -1,5 +1,7 @@
 //! Defines the types of a managed file: the limits that an administrator sets. `managed_layer` applies them.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -7,6 +9,7 @@ use super::approval::ApprovalLevel;
 use super::budget::BudgetConfig;
 use super::config::SandboxConfig;
 use super::permission::PermissionRule;
+use crate::ids::ModelRef;
 
 /// Settings of an administrator. A key that is left out limits nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,12 +45,39 @@ pub struct ManagedConfig {
     /// Limits of cost, tokens, model requests and time, in addition to all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<BudgetConfig>,
+    /// Prices by `provider:model`. If `limits` limits the cost, only these and the published ones count.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub prices: BTreeMap<ModelRef, ModelPrice>,
+}
+
+/// The price of a model, in US dollars per million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelPrice {
+    #[schemars(range(min = 0))]
+    pub input: f64,
+    #[schemars(range(min = 0))]
+    pub output: f64,
+    /// The price of cached input; the price of `input` if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub cached: Option<f64>,
 }
 
 impl ManagedConfig {
     /// The keys that set limits.
-    pub const KEYS: [&str; 9] =
-        ["approval", "permissions", "sandbox", "providers", "models", "hosts", "agents", "services", "limits"];
+    pub const KEYS: [&str; 10] = [
+        "approval",
+        "permissions",
+        "sandbox",
+        "providers",
+        "models",
+        "hosts",
+        "agents",
+        "services",
+        "limits",
+        "prices",
+    ];
 }
 
 /// A provider that managed settings allow: its name, or a mapping that also states its address.

@@ -2,18 +2,19 @@
 //!
 //! Invariant: several managed files apply together, and each of them only narrows what the others leave.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use super::approval::ApprovalLevel;
 use super::budget::BudgetConfig;
 use super::config::SandboxConfig;
-use super::managed_config::{ManagedConfig, ManagedProvider};
+use super::managed_config::{ManagedConfig, ManagedProvider, ModelPrice};
 use super::schema::DocumentKind;
 use super::yaml::{DocumentPath, SourceFile};
 use super::{complete, migrate};
 use crate::diagnostic::{Diagnostic, SourceLocation};
-use crate::ids::{ModeId, NamePattern};
+use crate::ids::{ModeId, ModelRef, NamePattern};
 use crate::sandbox::StatedEnforcement;
 
 /// The agent that only routes and delegates. It is part of Skein and always there.
@@ -183,14 +184,15 @@ impl ManagedLayer {
         self.entries.iter().find(|entry| !entry.admits_service(name)).map(|entry| entry.setting("services"))
     }
 
-    /// Returns true if a limit of cost applies.
-    pub fn limits_cost(&self) -> bool {
-        let configs = self.entries.iter().filter_map(|entry| entry.config.limits.as_ref());
-        let costs = |config: &BudgetConfig| {
+    /// Returns the prices of each file that limits the cost. A file without such a limit cannot lower the prices of
+    /// another one.
+    pub fn price_lists(&self) -> impl Iterator<Item = &BTreeMap<ModelRef, ModelPrice>> {
+        let limits_cost = |config: &BudgetConfig| {
             let limits = [config.turn, config.session, config.principal.map(|budget| budget.limits())];
             limits.into_iter().flatten().any(|limits| limits.cost.is_some())
         };
-        configs.into_iter().any(costs)
+        let limiting = self.entries.iter().filter(move |entry| entry.config.limits.as_ref().is_some_and(limits_cost));
+        limiting.map(|entry| &entry.config.prices)
     }
 
     /// Returns each list of the only hosts, with its setting.
@@ -265,6 +267,16 @@ mod tests {
     fn an_empty_list_allows_nothing() {
         assert!(layer(&["services: []"]).service_refusal("developer").is_some());
         assert!(layer(&[""]).service_refusal("developer").is_none());
+    }
+
+    #[test]
+    fn a_file_without_a_limit_of_cost_states_no_prices() {
+        let prices = "prices: {'own:a': {input: 1, output: 2}}";
+        let limited = format!("limits: {{session: {{cost: 1 USD}}}}\n{prices}");
+        let layer = layer(&[limited.as_str(), prices, "limits: {turn: {tokens: 500k}}"]);
+        let lists: Vec<_> = layer.price_lists().collect();
+        assert_eq!(lists.len(), 1);
+        assert_eq!(lists[0].get(&ModelRef::from("own:a")), Some(&ModelPrice { input: 1.0, output: 2.0, cached: None }));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::approval::ApprovalLevel;
+use super::delegate::DelegateEntry;
 use super::duration::ManifestDuration;
 use super::restart::Restart;
 use super::runtime::AgentRuntime;
@@ -50,9 +51,9 @@ pub struct AgentManifest {
     /// The mode a session starts in; the first one if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_mode: Option<ModeSlug>,
-    /// Modes this agent may delegate to: `agent/mode`, `agent/*` or `*/*`.
+    /// Modes this agent may delegate to: `agent/mode`, `agent/*` or `*/*`, each alone or with where the tasks work.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub delegates: Vec<DelegatePattern>,
+    pub delegates: Vec<DelegateEntry>,
     #[schemars(length(min = 1))]
     pub modes: Vec<Mode>,
 }
@@ -62,14 +63,6 @@ pub struct AgentManifest {
 pub enum AgentKind {
     Agent,
 }
-
-/// `agent/mode`, `agent/*` for every mode of an agent that is not internal, or `*/*` for those of all other agents.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct DelegatePattern(
-    #[schemars(regex(pattern = r"^(\*/\*|[a-z][a-z0-9]*([_-][a-z0-9]+)*/(\*|[a-z][a-z0-9]*([_-][a-z0-9]+)*))$"))]
-    pub  String,
-);
 
 /// The metadata of an agent manifest in the Agent Communication Protocol. Skein uses `dependencies` and `capabilities`;
 /// it keeps and shows the rest.

@@ -57,6 +57,11 @@ impl DocumentKind {
         }
     }
 
+    /// Returns the schema as it is under `schemas/`.
+    pub fn json_schema(self) -> &'static Value {
+        &self.schema().schema
+    }
+
     fn schema(self) -> &'static CompiledSchema {
         static AGENT: LazyLock<CompiledSchema> =
             LazyLock::new(|| CompiledSchema::new(include_str!("../../schemas/agent.schema.json")));

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use super::profile::{ActiveProfiles, ServiceList};
 use super::stated_budgets::{self, StatedBudget};
 use super::{
-    Layer, ManagedLayer, ManagedProvider, ManagedSetting, Manifests, ModelFacts, Moderator, NotificationSettings,
-    Profile, ProviderAddress,
+    Layer, ManagedLayer, ManagedProvider, ManagedSetting, Manifests, ModelFacts, ModelPrice, Moderator,
+    NotificationSettings, Profile, ProviderAddress,
 };
 use crate::ids::{AgentName, ModeSlug, ModelRef};
 
@@ -39,8 +39,8 @@ pub struct Settings {
     pub budgets: Vec<StatedBudget>,
     /// How the user is notified of a permission request that stays open.
     pub notifications: NotificationSettings,
-    /// True if a managed limit of cost applies, so that published prices count before those in `models`.
-    pub fixed_prices: bool,
+    /// The prices of each managed file that limits the cost. If there is one, the prices in `models` do not count.
+    pub fixed_prices: Vec<BTreeMap<ModelRef, ModelPrice>>,
     /// Managed lists of the only providers. A provider must be in each.
     pub allowed_providers: Vec<ProviderAllowList>,
     /// Managed lists of the only models. A model must be in each.
@@ -102,7 +102,7 @@ impl Settings {
             providers,
             budgets,
             notifications: NotificationSettings::of(config.and_then(|config| config.notifications.as_ref())),
-            fixed_prices: manifests.managed.limits_cost(),
+            fixed_prices: manifests.managed.price_lists().cloned().collect(),
             allowed_providers: manifests
                 .managed
                 .provider_lists()

@@ -88,6 +88,17 @@ impl JsonClient {
         Box::pin(self.send_value(url, body))
     }
 
+    /// Sends bytes of this type, such as `application/x-protobuf`. The answer counts only for its status.
+    pub fn post_bytes<'a>(
+        &'a self,
+        url: &'a str,
+        kind: &'a str,
+        body: Vec<u8>,
+    ) -> BoxFuture<'a, Result<(), JsonClientError>> {
+        let request = self.http.post(url).headers(self.headers.clone()).header(CONTENT_TYPE, kind).body(body);
+        Box::pin(async move { send(request).await.map(drop) })
+    }
+
     async fn send_value(&self, url: &str, body: &Value) -> Result<JsonReply, JsonClientError> {
         let request = self.http.post(url).headers(self.headers.clone());
         let request = request.header(CONTENT_TYPE, "application/json");

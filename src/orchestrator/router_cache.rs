@@ -1,6 +1,6 @@
 //! Caches one router per plan, trained when a prompt first needs it, and stores the users' corrections.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::graph::Plan;
@@ -8,7 +8,7 @@ use crate::ids::ModeId;
 use crate::principal::Principal;
 use crate::router::{self, Router};
 use crate::secrets;
-use crate::store::{self, CorrectionStore};
+use crate::store::{self, CorrectionStore, StorePlace};
 
 /// File and folder below the data folder.
 const CORRECTIONS: &str = "routes.db";
@@ -20,7 +20,9 @@ type CachedRouter = (Arc<Plan>, Arc<Router>);
 
 #[derive(Debug, Default)]
 pub(super) struct RouterCache {
-    data: PathBuf,
+    store: StorePlace,
+    /// The corrections of all principals, once they are open. Other tasks wait while one opens them.
+    corrections: Mutex<Option<CorrectionStore>>,
     routers: Mutex<Vec<CachedRouter>>,
 }
 
@@ -35,8 +37,8 @@ pub enum RouterCacheError {
 }
 
 impl RouterCache {
-    pub(super) fn new(data: PathBuf) -> Self {
-        Self { data, routers: Mutex::default() }
+    pub(super) fn new(store: StorePlace) -> Self {
+        Self { store, corrections: Mutex::default(), routers: Mutex::default() }
     }
 
     /// Returns the router over `own` and the modes it may delegate to, with the principal's corrections of this project.
@@ -75,7 +77,7 @@ impl RouterCache {
         let granted = plan.delegates(&own.agent);
         let mut candidates = router::candidates(plan.manifests());
         candidates.retain(|candidate| candidate.mode == *own || granted.contains(&candidate.mode));
-        let router = Arc::new(Router::load_or_learn(&self.data.join(ROUTERS), &candidates));
+        let router = Arc::new(Router::load_or_learn(&self.store.data().join(ROUTERS), &candidates));
         if routers.len() == MAX_CACHED_ROUTERS {
             routers.remove(0);
         }
@@ -84,17 +86,17 @@ impl RouterCache {
     }
 
     fn corrections(&self, principal: Principal, cwd: &Path) -> Result<Vec<(String, ModeId)>, store::StoreError> {
-        let file = self.data.join(CORRECTIONS);
-        if !file.exists() {
+        // Reading creates no file.
+        if self.store.address().is_none() && !self.store.data().join(CORRECTIONS).exists() {
             return Ok(Vec::new());
         }
-        let corrections = CorrectionStore::open(&file, principal)?.corrections(&store::project_root(cwd))?;
+        let corrections = self.open_corrections(principal)?.corrections(&store::project_root(cwd))?;
         Ok(corrections.into_iter().filter_map(|kept| Some((kept.prompt, kept.mode.parse().ok()?))).collect())
     }
 
     /// Stores, for this project, the mode that the principal chose for a prompt. Skips prompts that contain a secret.
     pub(super) async fn correct(
-        &self,
+        self: &Arc<Self>,
         principal: &Principal,
         cwd: &Path,
         prompt: &str,
@@ -103,9 +105,23 @@ impl RouterCache {
         if secrets::find_secret(prompt).is_some() {
             return Ok(());
         }
-        let (file, project) = (self.data.join(CORRECTIONS), store::project_root(cwd));
+        let (known, project) = (Arc::clone(self), store::project_root(cwd));
         let (principal, prompt, mode) = (principal.clone(), prompt.to_owned(), mode.to_string());
-        let keep = move || CorrectionStore::open(&file, principal)?.remember(&project, &prompt, &mode);
+        let keep = move || known.open_corrections(principal)?.remember(&project, &prompt, &mode);
         Ok(tokio::task::spawn_blocking(keep).await??)
+    }
+
+    /// Returns the corrections of a principal. Opens a file each time, because it may have been moved, and a database
+    /// once.
+    fn open_corrections(&self, principal: Principal) -> Result<CorrectionStore, store::StoreError> {
+        if self.store.address().is_none() {
+            return Ok(self.store.corrections()?.of(principal));
+        }
+        let mut corrections = self.corrections.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = match &*corrections {
+            Some(opened) => opened.clone(),
+            None => corrections.insert(self.store.corrections()?).clone(),
+        };
+        Ok(opened.of(principal))
     }
 }

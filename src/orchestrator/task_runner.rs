@@ -1,6 +1,8 @@
 //! Runs the tasks that a session delegates to other agents, each in a child session. Independent tasks run in parallel.
 //! A child never has more permissions than its session.
 
+mod worktree_task;
+
 use std::sync::{Arc, OnceLock, Weak};
 
 use futures::future::BoxFuture;
@@ -17,10 +19,11 @@ use crate::agents::{ChildSession, Notifier, StatusUpdate, StopReason, between};
 use crate::conversation::Content;
 use crate::ids::{ModeId, nearest};
 use crate::manifest::AgentEntry;
-use crate::session::{PromptError, Session, SessionError};
+use crate::session::{PromptError, Session, SessionError, SessionRoots};
 use crate::task::TaskScope;
 use crate::tool::delegate::{DelegateError, Delegator, TaskReport, TaskRequest, TaskState};
 use crate::tool::{Activity, CallContext, truncate};
+use crate::worktree::WorktreeError;
 
 /// Further tasks wait.
 const MAX_PARALLEL_TASKS: usize = 3;
@@ -162,8 +165,14 @@ impl TaskRunner {
         }
     }
 
-    /// Runs one turn of another agent in a child session.
-    async fn child_turn(&self, errand: &DelegatedTask, prompt: String) -> Result<(TaskState, String), ChildTurnError> {
+    /// Runs one turn of another agent in a child session. `place` replaces the folders of the session; the child then
+    /// waits for no other task that writes to its files.
+    async fn run_child(
+        &self,
+        errand: &DelegatedTask,
+        prompt: String,
+        place: Option<SessionRoots>,
+    ) -> Result<(TaskState, String), ChildTurnError> {
         let (who, context) = (errand.mode.to_string(), &errand.context);
         // Release the parent session before the turn: a child must not keep it alive.
         let (child, parent) = {
@@ -172,8 +181,9 @@ impl TaskRunner {
             let child_id: Arc<OnceLock<String>> = Arc::default();
             let (call, id) = (context.clone(), Arc::clone(&child_id));
             let asker = |asker| Arc::new(ChildAsker { asker, call, who: who.clone(), session: id }) as Arc<_>;
-            let write_lock = self.file_locks.of(&errand.id, waiting(who.clone(), parent.clone()));
-            let child = session.child(errand.mode.clone(), asker, Some(write_lock), None).await;
+            let file_lock = || self.file_locks.of(&errand.id, waiting(who.clone(), parent.clone()));
+            let write_lock = place.is_none().then(file_lock);
+            let child = session.child(errand.mode.clone(), place, asker, write_lock, None).await;
             let child = child?;
             child_id.get_or_init(|| child.id().to_owned());
             (child, parent)
@@ -228,6 +238,15 @@ enum ChildTurnError {
     Session(#[from] SessionError),
     #[error(transparent)]
     Prompt(#[from] PromptError),
+    #[error(transparent)]
+    Worktree(#[from] WorktreeError),
+    #[error(
+        "the files of this session are at the client, where Skein makes no worktrees; remove `workspace: worktree` for \
+         this mode"
+    )]
+    ClientFiles,
+    #[error("this command of Skein makes no worktrees; remove `workspace: worktree` for this mode")]
+    NoWorktrees,
 }
 
 /// A delegated task and its state.

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::process::ExitStatus;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 
@@ -55,13 +54,13 @@ pub(super) fn launch(
 ) -> std::io::Result<(Box<dyn LaunchedProcess>, Pipes)> {
     let (stdin, our_stdin) = match launch.stdin {
         Stdin::Piped => {
-            let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
+            let (theirs, ours) = private_pipe()?;
             (theirs, Some(ours))
         }
         Stdin::Closed => (rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?, None),
     };
-    let (our_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
-    let (our_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (our_stdout, stdout) = private_pipe()?;
+    let (our_stderr, stderr) = private_pipe()?;
     let process = launcher.launch(launch, [stdin, stdout, stderr])?;
     let pipes = Pipes {
         stdin: our_stdin.map(|fd| ChildStdin::from_std(fd.into())).transpose()?,
@@ -69,4 +68,10 @@ pub(super) fn launch(
         stderr: ChildStderr::from_std(our_stderr.into())?,
     };
     Ok((process, pipes))
+}
+
+/// Makes a pipe whose ends no other program inherits: the reader, then the writer.
+fn private_pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = std::io::pipe()?;
+    Ok((reader.into(), writer.into()))
 }

@@ -15,6 +15,7 @@ use super::plan::TerminalSession;
 use super::profile::SandboxProfile;
 use super::proxy::{CompanyProxy, CompanyProxyError};
 use super::sandbox_process::SandboxProcess;
+use crate::telemetry::WorkSpan;
 
 /// What all sandboxes of a Skein process have in common.
 #[derive(Debug, Clone)]
@@ -122,9 +123,14 @@ impl SandboxLauncher {
     ) -> Result<SandboxProcess, SandboxError> {
         let context = self.context(folders);
         let restriction = self.restriction.clone();
+        let span = WorkSpan::sandbox_start();
         // Mounting takes some milliseconds.
-        let started =
-            tokio::task::spawn_blocking(move || SandboxProcess::start(&profile, &context, &restriction)).await;
-        started.map_err(|error| SandboxError::Process { source: io::Error::other(error) })?
+        let start = tokio::task::spawn_blocking(move || SandboxProcess::start(&profile, &context, &restriction));
+        let started = span.run(start).await.map_err(|error| SandboxError::Process { source: io::Error::other(error) });
+        let started = started.flatten();
+        if started.is_err() {
+            span.fail("not_started");
+        }
+        started
     }
 }

@@ -204,6 +204,16 @@ impl SandboxProfile {
         }
     }
 
+    /// Returns the profile of a program that states none, where an administrator requires a sandbox.
+    pub fn of_unstated_program() -> Self {
+        Self {
+            files: FileAccess::Workspace,
+            network: NetworkAccess { allow: Vec::new(), deny: Vec::new(), otherwise: OtherHosts::On },
+            enforce: Enforcement::Required,
+            ..Self::narrowest(ProfileOwner::Program)
+        }
+    }
+
     /// Returns the profile of a program that states none, in a remote session.
     pub fn of_remote_program() -> Self {
         Self { files: FileAccess::Workspace, ..Self::of_shared_program() }

@@ -251,6 +251,13 @@ async fn write_last(stream: &mut TcpStream, message: &[u8]) {
     }
 }
 
+/// Reads the first bytes of a connection in both ways, for the fuzzer.
+#[cfg(fuzzing)]
+pub fn read_first_bytes(bytes: &[u8]) {
+    drop(head::parse_head(bytes));
+    drop(client_hello::read_client_hello(bytes));
+}
+
 #[cfg(test)]
 #[path = "proxy/proxy_tests.rs"]
 mod tests;

@@ -4,6 +4,10 @@
 
 mod command;
 mod entry;
+#[cfg(target_os = "linux")]
+mod single;
+#[cfg(not(target_os = "linux"))]
+#[path = "sandbox_process/no_single.rs"]
 mod single;
 
 use std::collections::BTreeMap;

@@ -201,18 +201,20 @@ pub(super) fn send(
     }
 }
 
+/// Programs do not inherit the descriptors of a message. Systems without this flag have no sandbox, so that their
+/// messages have none.
+#[cfg(target_os = "linux")]
+const RECEIVE_FLAGS: RecvFlags = RecvFlags::CMSG_CLOEXEC.union(RecvFlags::WAITALL);
+#[cfg(not(target_os = "linux"))]
+const RECEIVE_FLAGS: RecvFlags = RecvFlags::WAITALL;
+
 /// Receives a message and its descriptors. Fails with `UnexpectedEof` if the other side is gone.
 pub(super) fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<(T, Vec<OwnedFd>)> {
     let mut header = [0; 8];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
-        match recvmsg(
-            socket.as_fd(),
-            &mut [IoSliceMut::new(&mut header)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
-        ) {
+        match recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut header)], &mut control, RECEIVE_FLAGS) {
             Err(rustix::io::Errno::INTR) => {}
             result => break result?,
         }

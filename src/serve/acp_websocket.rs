@@ -14,13 +14,15 @@ use super::ServerState;
 use super::authenticator::ActiveToken;
 use super::checks::MAX_BODY;
 use super::metrics::{ConnectionGauge, ConnectionKind};
-use crate::acp::{self, ClientInput, ClientOutput};
+use crate::acp::{self, ClientInput, ClientOutput, OutgoingMessage, OutputMeter};
 
 /// Messages up to this size are read whole, so that the client gets a close code instead of a broken connection.
 const MAX_READ: usize = MAX_BODY + (4 << 20);
 /// Buffers of the transport. A client rarely sends much, and messages to it are flushed in batches.
 const READ_BUFFER: usize = 8 << 10;
 const WRITE_BUFFER: usize = 16 << 10;
+/// Messages are flushed and counted as sent in portions of about this size in bytes.
+const PORTION: usize = 64 << 10;
 /// How often the client is asked whether it is still there.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// The shortest time after which a client that answers no ping is gone.
@@ -168,16 +170,32 @@ async fn write(sink: &mut SplitSink<WebSocket, Message>, output: &mut ClientOutp
             }
         };
         let Some(messages) = messages else { return };
-        for message in &messages {
-            if sink.feed(Message::Text(message.text.as_str().into())).await.is_err() {
-                return;
-            }
-        }
-        if sink.flush().await.is_err() {
+        if send_batch(sink, &messages, &sent).await.is_err() {
             return;
         }
-        messages.iter().for_each(|message| sent.add(message));
     }
+}
+
+/// Sends messages and counts them as sent. Each portion counts once the transport has it, so that a client which reads
+/// a large batch slowly does not look like one that reads nothing.
+async fn send_batch(
+    sink: &mut SplitSink<WebSocket, Message>,
+    messages: &[OutgoingMessage],
+    sent: &OutputMeter,
+) -> Result<(), axum::Error> {
+    let mut size = 0;
+    let mut uncounted = 0;
+    for (index, message) in messages.iter().enumerate() {
+        sink.feed(Message::Text(message.text.as_str().into())).await?;
+        size += message.text.len();
+        if size >= PORTION || index + 1 == messages.len() {
+            sink.flush().await?;
+            messages[uncounted..=index].iter().for_each(|message| sent.add(message));
+            uncounted = index + 1;
+            size = 0;
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether the transport refused a message for its size.

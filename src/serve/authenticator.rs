@@ -39,8 +39,19 @@ impl ActiveToken {
 pub(super) enum AuthenticationError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the keys of the issuer cannot be read")]
-    Issuer,
+    /// The issuer of JWTs cannot be reached.
+    #[error("{0}")]
+    Issuer(OidcError),
+}
+
+impl AuthenticationError {
+    /// Returns the text for the client.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Store(_) => "tokens cannot be verified at the moment\n".to_owned(),
+            Self::Issuer(error) => format!("JWTs cannot be verified at the moment: {error}\n"),
+        }
+    }
 }
 
 /// Verifies the tokens of requests.
@@ -63,6 +74,11 @@ struct ActiveTokens {
 impl Authenticator {
     pub(super) fn new(tokens: TokenStore, oidc: Option<OidcVerifier>) -> Self {
         Self { tokens, oidc, grants: GrantRegistry::default(), active: Mutex::default() }
+    }
+
+    /// Returns the issuer whose JWTs are accepted. `None` if there is none.
+    pub(super) fn issuer(&self) -> Option<&str> {
+        self.oidc.as_ref().map(OidcVerifier::issuer)
     }
 
     /// Returns the token of a request. `None` if it has none, or one that is unknown, expired, revoked or without a
@@ -88,7 +104,7 @@ impl Authenticator {
                         tracing::info!(%reason, "a JWT is refused");
                         Ok(None)
                     }
-                    Err(OidcError::NoKeys) => Err(AuthenticationError::Issuer),
+                    Err(error @ (OidcError::NoKeys | OidcError::OldKeys)) => Err(AuthenticationError::Issuer(error)),
                 }
             }
             _ => Ok(self.tokens.verify(secret).await?.map(|token| self.activate_stored(&token))),

@@ -17,6 +17,7 @@ use http_body_util::BodyExt as _;
 
 use super::ServerState;
 use super::metrics::{ConnectionGauge, ConnectionKind};
+use super::protected_resource;
 
 /// Maximum size of a request body and of a WebSocket message, in bytes.
 pub(super) const MAX_BODY: usize = 16 << 20;
@@ -24,7 +25,7 @@ pub(super) const MAX_BODY: usize = 16 << 20;
 /// How long the rest of a body that is too large is read.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 /// Paths that need no token. `/` leads to the console.
-const PUBLIC_PATHS: [&str; 4] = ["/", "/healthz", "/readyz", "/.well-known/agent-card.json"];
+const PUBLIC_PATHS: [&str; 5] = ["/", "/healthz", "/readyz", "/.well-known/agent-card.json", protected_resource::PATH];
 /// The path of the console, which checks the cookie of its login instead of a token.
 const CONSOLE: &str = "/console";
 /// The answer to every request without a valid token, for any reason.
@@ -54,11 +55,19 @@ pub(super) struct Refusal {
     status: StatusCode,
     text: String,
     retry_after: Option<u64>,
+    /// For a 401: where the client learns which issuer gives JWTs.
+    metadata_url: Option<String>,
 }
 
 impl Refusal {
     pub(super) fn new(status: StatusCode, text: impl Into<String>) -> Self {
-        Self { status, text: text.into(), retry_after: None }
+        Self { status, text: text.into(), retry_after: None, metadata_url: None }
+    }
+
+    /// Returns the refusal of a request without a valid token.
+    fn no_token(state: &ServerState, request: &Request) -> Self {
+        let metadata_url = protected_resource::metadata_url(state, request);
+        Self { metadata_url, ..Self::new(StatusCode::UNAUTHORIZED, UNAUTHORIZED) }
     }
 
     /// Adds the seconds after which the client may try again.
@@ -77,7 +86,9 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let mut response = (self.status, self.text).into_response();
         if self.status == StatusCode::UNAUTHORIZED {
-            let challenge = HeaderValue::from_static("Bearer realm=\"skein\"");
+            let plain = HeaderValue::from_static("Bearer realm=\"skein\"");
+            let named = self.metadata_url.map(|url| format!("Bearer realm=\"skein\", resource_metadata=\"{url}\""));
+            let challenge = named.and_then(|text| HeaderValue::from_str(&text).ok()).unwrap_or(plain);
             response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
         }
         if let Some(seconds) = self.retry_after {
@@ -144,9 +155,9 @@ async fn admit(state: &ServerState, request: &mut Request) -> Result<Option<Stri
     }
     let token = state.authenticator.authenticate(request.headers()).await.map_err(|error| {
         tracing::error!(%error, "tokens cannot be verified");
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "tokens cannot be verified at the moment\n").retry_after(5)
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.text()).retry_after(5)
     })?;
-    let token = token.ok_or_else(|| Refusal::new(StatusCode::UNAUTHORIZED, UNAUTHORIZED))?;
+    let token = token.ok_or_else(|| Refusal::no_token(state, request))?;
     if let Err(wait) = token.grant.count_request(Instant::now()) {
         let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "the token has made too many requests\n");
         return Err(refusal.retry_after(wait.as_secs() + 1));

@@ -7,8 +7,10 @@ mod approvals_page;
 mod apps_page;
 mod assets;
 mod elicitation_form;
+mod evaluation_page;
 mod event_stream;
 mod feeds;
+mod findings;
 mod form;
 mod graph_page;
 mod health_page;
@@ -16,19 +18,29 @@ mod hub;
 mod layout;
 mod login_page;
 mod logins;
+mod manifest_form;
+mod manifests_page;
+mod metric_history;
 mod open_session;
 mod requests;
 mod routing_page;
 mod rules_page;
+mod service_page;
 mod session_actions;
 mod session_list;
 mod session_page;
+mod setup;
 mod transcript;
 
 pub use apps_page::{AppGallery, GalleryApp, GalleryError};
 pub use hub::ConsoleHub;
 pub(super) use login_page::lead_to_console;
 pub(super) use logins::LoginTable;
+pub(super) use metric_history::{MetricHistory, sample};
+pub use setup::{
+    LogEntry, ManifestCheck, ManifestListing, ManifestPath, OtherManifest, SaveOutcome, ServerSetup, ServerSetupError,
+    SetupFinding, StoredManifest,
+};
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,8 +65,8 @@ use logins::{IDLE_TIME, Login, LoginUse};
 const COOKIE: &str = "skein_console";
 /// The first page.
 const HOME: &str = "/console/sessions";
-/// The path of the event stream.
-const EVENTS: &str = "/console/events";
+/// The paths of the event stream, over HTTP and over WebSocket.
+const EVENTS: [&str; 2] = ["/console/events", "/console/socket"];
 /// Marks requests that a script of an open page makes by itself. They do not keep the login alive.
 const PASSIVE: &str = "x-console-passive";
 /// Marks requests of a script, which shows problems itself.
@@ -69,6 +81,7 @@ pub(super) fn routes(state: &Arc<ServerState>) -> Router<Arc<ServerState>> {
         .route("/console/logout", post(login_page::log_out))
         .route("/console/alive", get(event_stream::alive))
         .route("/console/events", get(event_stream::open))
+        .route("/console/socket", get(event_stream::open_socket))
         .route("/console/sessions", get(session_list::show).post(session_actions::create))
         .route("/console/sessions/{id}", get(session_page::show))
         .route("/console/sessions/{id}/entries", get(session_page::news))
@@ -83,7 +96,14 @@ pub(super) fn routes(state: &Arc<ServerState>) -> Router<Arc<ServerState>> {
         .route("/console/graph/states", get(graph_page::states))
         .route("/console/graph.svg", get(graph_page::drawing))
         .route("/console/modes/{agent}/{mode}", get(graph_page::mode))
+        .route("/console/services/{name}", get(service_page::show))
         .route("/console/routing", get(routing_page::show).post(routing_page::correct))
+        .route("/console/routing/evaluation", get(evaluation_page::show).post(evaluation_page::run))
+        .route("/console/manifests", get(manifests_page::list))
+        .route("/console/manifests/edit", get(manifests_page::edit))
+        .route("/console/manifests/preview", post(manifests_page::preview))
+        .route("/console/manifests/form", post(manifests_page::fill_in))
+        .route("/console/manifests/save", post(manifests_page::save))
         .route("/console/rules", get(rules_page::show))
         .route("/console/apps", get(apps_page::list))
         .route("/console/apps/{name}", get(apps_page::show))
@@ -128,7 +148,7 @@ async fn guard(State(state): State<Arc<ServerState>>, request: Request, next: Ne
 /// Adds the login and the form of a request to it. Fails with the answer if the request may not pass.
 async fn admit(state: &ServerState, mut request: Request) -> Result<Request, Response> {
     // A browser adds no header of Skein to a stream.
-    let is_passive = request.headers().contains_key(PASSIVE) || request.uri().path() == EVENTS;
+    let is_passive = request.headers().contains_key(PASSIVE) || EVENTS.contains(&request.uri().path());
     let login_use = if is_passive { LoginUse::Passive } else { LoginUse::Active };
     let cookie = cookie_of(request.headers()).map(str::to_owned);
     let login = match cookie {

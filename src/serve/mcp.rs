@@ -25,6 +25,7 @@ use super::authenticator::ActiveToken;
 use super::checks::{Refusal, read_body};
 use crate::adapter::export::{BindingServer, BindingSource, SESSION_SERVICES, ToolNaming, about_mode, about_service};
 use crate::adapter::http_endpoint::{HttpEndpoint, asks_for_work};
+use crate::adapter::suspension_slots::SuspensionSlots;
 use crate::broker::{BindRequest, Broker};
 use crate::graph::Plan;
 use crate::ids::ModeId;
@@ -95,6 +96,8 @@ pub(super) struct McpEndpoints {
     all: Mutex<HashMap<EndpointKey, EndpointCell>>,
     /// Endpoints with an older plan, which serve their sessions to the end.
     replaced: Mutex<Vec<(EndpointKey, Arc<McpEndpoint>)>>,
+    /// The places for calls that wait for answers of clients.
+    suspended: SuspensionSlots,
 }
 
 /// An MCP server for the clients of one token.
@@ -322,8 +325,9 @@ impl McpEndpoint {
         let ended = token.ended.clone();
         // The end of the token ends its calls.
         let source = BindingSource::from(Arc::new(binding)).in_turns(move || ended.clone());
-        let server = BindingServer::new(source, Arc::clone(&context), naming, about).with_client_questions();
-        let server = server.without_services(&SESSION_SERVICES);
+        let server =
+            BindingServer::new(source, Arc::clone(&context), naming, about).without_services(&SESSION_SERVICES);
+        let server = server.with_client_questions(&state.mcp.suspended, grant.principal().name());
         let http = HttpEndpoint::new(server.clone());
         let served = ServedParts::Tools { context, server, _counted: counted };
         Ok(Self { http, token: Arc::clone(token), plan, served, replaced })

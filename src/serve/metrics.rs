@@ -68,6 +68,11 @@ impl ServerMetrics {
         self.requests[class].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Returns the number of all answered requests, and of those that failed in the server.
+    pub(super) fn request_counts(&self) -> (u64, u64) {
+        (self.requests.iter().map(load).sum(), self.requests.last().map(load).unwrap_or_default())
+    }
+
     /// Writes all metrics. `services` has the number of services in each state.
     pub(super) fn render(&self, sessions: &SessionMetrics, services: &[(&'static str, usize)]) -> String {
         let mut text = MetricText::default();

@@ -1,6 +1,7 @@
 //! Accepts the JWTs of an OpenID Connect issuer: fetches its keys, and maps claims to principals and their limits.
 //!
-//! Invariant: Skein asks the issuer for its keys at most once a minute. Clients cannot make it ask more often.
+//! Invariant: Skein asks the issuer for its keys at most once a minute. Clients cannot make it ask more often. No key
+//! works longer than a day after the issuer last published it.
 
 mod jwt;
 mod key_set;
@@ -23,6 +24,8 @@ use key_set::KeySet;
 const REFETCH_INTERVAL: Duration = Duration::from_secs(60);
 /// The time after which known keys are fetched again, so that a withdrawn key stops working.
 const KEY_LIFETIME: Duration = Duration::from_secs(15 * 60);
+/// How long known keys work while the issuer cannot be reached. It may have withdrawn a key meanwhile.
+const MAX_KEY_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// An issuer, and who its JWTs act for.
 #[derive(Debug, Clone)]
@@ -63,6 +66,9 @@ pub enum OidcError {
     /// The keys were never read.
     #[error("the keys of the issuer cannot be read at the moment")]
     NoKeys,
+    /// The keys are older than [`MAX_KEY_AGE`].
+    #[error("the keys of the issuer are older than 24 hours, and the issuer cannot be reached")]
+    OldKeys,
 }
 
 /// Verifies the JWTs of one issuer.
@@ -85,6 +91,11 @@ impl OidcVerifier {
     pub fn new(settings: OidcSettings) -> Result<Self, JsonDocumentError> {
         let documents = DocumentClient::new()?;
         Ok(Self { settings, documents, keys: Mutex::default(), last_fetch: tokio::sync::Mutex::default() })
+    }
+
+    /// Returns the URL of the issuer.
+    pub fn issuer(&self) -> &str {
+        &self.settings.issuer
     }
 
     /// Fetches the keys. Returns their number. Fails if the issuer cannot be used.
@@ -127,8 +138,12 @@ impl OidcVerifier {
                 tracing::warn!(%error, "the keys of the issuer cannot be fetched");
             }
         }
-        // If the issuer cannot be reached, the known keys stay valid.
-        self.current_keys().map(|cached| cached.keys).ok_or(OidcError::NoKeys)
+        // If the issuer cannot be reached, the known keys stay valid for a while.
+        let cached = self.current_keys().ok_or(OidcError::NoKeys)?;
+        match at.saturating_duration_since(cached.fetched) < MAX_KEY_AGE {
+            true => Ok(cached.keys),
+            false => Err(OidcError::OldKeys),
+        }
     }
 
     /// Fetches the keys and replaces the known ones. Returns their number.

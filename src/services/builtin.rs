@@ -42,6 +42,7 @@ use crate::ids::RoleName;
 use crate::principal::Principal;
 use crate::process::Reaper;
 use crate::sandbox::SandboxLauncher;
+use crate::store::StorePlace;
 use crate::tool::{CallContext, Catalog, SessionStates, ToolCall, ToolOutcome};
 
 /// Everything that a built-in service receives when it starts.
@@ -57,6 +58,8 @@ pub struct BuiltinContext {
     pub sandbox: Option<SandboxLauncher>,
     /// Folder for the persistent data of all principals.
     pub data: std::path::PathBuf,
+    /// The place of sessions and memories.
+    pub store: StorePlace,
     /// The owner of the data that it reads and writes.
     pub principal: Principal,
     /// Folders with the user's files for all projects.
@@ -130,7 +133,8 @@ impl BuiltinRegistry {
                 autovisualiser.clone().with_launcher(surroundings.sandbox.clone()).with_camera(camera.clone())
             })
             .with("chatrecall", move |surroundings| {
-                chatrecall::ChatRecallService::new(&surroundings.data).with_states(Arc::clone(&recall))
+                let service = chatrecall::ChatRecallService::new(&surroundings.data);
+                service.with_place(surroundings.store.clone()).with_states(Arc::clone(&recall))
             })
             .with("computercontroller", move |surroundings| {
                 let shell = developer::Shell::new(surroundings.shell_options());
@@ -155,7 +159,8 @@ impl BuiltinRegistry {
             })
             .with("knowledge", |surroundings| knowledge::KnowledgeService::new(surroundings.user.clone()))
             .with("memory", |surroundings| {
-                memory::MemoryService::new(&surroundings.data).with_principal(surroundings.principal.clone())
+                let service = memory::MemoryService::new(&surroundings.data).with_place(surroundings.store.clone());
+                service.with_principal(surroundings.principal.clone())
             })
             .with("summon", |_| summon::SummonService::new())
             .with("todo", move |_| todo.clone())
@@ -414,6 +419,7 @@ mod tests {
                 environment: std::collections::BTreeMap::new(),
                 sandbox: None,
                 data: std::path::PathBuf::new(),
+                store: super::StorePlace::default(),
                 principal: super::Principal::local(),
                 user: super::UserFolders::default(),
                 cwd: None,

@@ -24,6 +24,15 @@ use crate::manifest::ServiceManifest;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
 use redact::Redaction;
 
+/// The newest known form of a cassette. A cassette whose first line has no `version` has this form.
+const VERSION: u64 = 1;
+
+/// The part of a line that says which form the cassette has.
+#[derive(Debug, Deserialize)]
+struct CassetteVersion {
+    version: Option<u64>,
+}
+
 /// One line of a cassette.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct CassetteLine {
@@ -79,6 +88,11 @@ pub enum RecordError {
     File { file: String, problem: String },
     #[error("{file}:{line}: not a line of a recording: {problem}")]
     Line { file: String, line: usize, problem: String },
+    #[error(
+        "the recording {file} was written by a newer skein (version {found}, this one reads {VERSION}); \
+         use that skein, or record it again"
+    )]
+    Newer { file: String, found: u64 },
 }
 
 /// Why a service cannot be replayed.
@@ -130,6 +144,12 @@ impl Cassette {
             let text = text.map_err(|error| broken(error.to_string()))?;
             if text.trim().is_empty() {
                 continue;
+            }
+            if interactions.is_empty()
+                && let Ok(CassetteVersion { version: Some(found) }) = serde_json::from_str(&text)
+                && found > VERSION
+            {
+                return Err(RecordError::Newer { file: path.display().to_string(), found });
             }
             // The parser sees one line at a time, so its line number is always 1.
             let line: CassetteLine = serde_json::from_str(&text)

@@ -22,6 +22,7 @@ use crate::ids::{RoleName, ServiceName};
 use crate::manifest::ServiceManifest;
 use crate::principal::Principal;
 use crate::sandbox::{CurrentGate, SandboxLauncher, SandboxSpec};
+use crate::telemetry::WorkSpan;
 use crate::tool::{
     AddressForm, CallContext, Catalog, RequirementError, ServiceError, ServiceHealth, ServiceStatus, SessionContext,
     ToolCall, ToolOutcome,
@@ -326,6 +327,7 @@ impl Service {
             StartPermit::After(pause) => pause,
         };
         let starting = StartGuard::of(self);
+        let span = WorkSpan::service_start(self.manifest.name.as_str());
         let started = tokio::select! {
             biased;
             () = pool.scope.cancelled().cancelled() => {
@@ -334,7 +336,7 @@ impl Service {
             () = self.wait_for_session_end() => {
                 return Err(ServiceError::NotStarted { service, reason: SESSION_ENDED.to_owned() });
             }
-            started = self.connect(&pool, pause) => started,
+            started = span.run(self.connect(&pool, pause)) => started,
         };
         drop(starting);
         match started {
@@ -350,6 +352,7 @@ impl Service {
                 Ok(running)
             }
             Err(error) => {
+                span.fail("not_started");
                 let reason = self.record_failure(&error.to_string());
                 Err(ServiceError::NotStarted { service, reason })
             }

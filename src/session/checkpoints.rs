@@ -7,7 +7,8 @@ use futures::future::BoxFuture;
 
 use super::Session;
 use crate::checkpoint::{
-    CheckpointError, CheckpointStep, CheckpointStore, CoverageGap, Snapshot, SnapshotLimits, StepKind, Workspace,
+    CheckpointError, CheckpointStep, CheckpointStore, CoverageGap, SessionHold, Snapshot, SnapshotLimits, StepKind,
+    Workspace,
 };
 use crate::sandbox::HiddenPaths;
 use crate::tool::{CheckpointKeeper, Notice, NoticeSink, SessionContext, strip_to_line};
@@ -145,6 +146,15 @@ fn gap_text(snapshot: &Snapshot, limits: &SnapshotLimits) -> Option<String> {
 }
 
 impl Session {
+    /// Keeps other processes from restoring the session while a turn runs. Waits while one does. `None` if the session
+    /// has no checkpoints, or the lock cannot be used; the log has the reason.
+    pub(super) async fn hold_turn(&self) -> Option<SessionHold> {
+        let checkpoints = self.checkpoints.as_ref()?;
+        let (store, session) = (checkpoints.store.clone(), checkpoints.session.clone());
+        let held = run_blocking(move || store.hold_turn(&session)).await;
+        held.inspect_err(|error| tracing::warn!(%error, session = self.id(), "a restore may disturb this turn")).ok()
+    }
+
     /// Keeps the state of the files after a turn.
     pub(super) async fn finish_checkpoint(&self) {
         if let Some(checkpoints) = &self.checkpoints {

@@ -1,4 +1,5 @@
-//! Creates child sessions, which share the folders, editor and servers of their parent and never exceed its limits.
+//! Creates child sessions, which share the editor, the servers and usually the folders of their parent and never exceed
+//! its limits.
 //!
 //! Invariant: a child session needs consent wherever its parent would, and cannot delegate.
 
@@ -8,16 +9,18 @@ use std::sync::atomic::Ordering;
 use super::{Session, SessionError, SessionPorts, SessionRoots, SessionSettings};
 use crate::broker::{BindError, ParentLimits, WriteLock};
 use crate::ids::ModeId;
-use crate::manifest::ServiceEntry;
+use crate::manifest::{ApprovalLevel, ServiceEntry};
 use crate::tool::ask::Asker;
 
 impl Session {
-    /// Creates a child session in `mode` with the same folders, editor, servers, rules and model. Its calls never need
-    /// less consent than in this session. `brought` replaces the MCP servers that the client passed. `asker` maps this
-    /// session's asker to the child's. Fails if the mode does not exist, or not within the limits of the grant.
+    /// Creates a child session in `mode` with the same editor, servers, rules and model. Its calls never need less
+    /// consent than in this session. `place` replaces the folders of this session. `brought` replaces the MCP servers
+    /// that the client passed. `asker` maps this session's asker to the child's. Fails if the mode does not exist, or
+    /// not within the limits of the grant.
     pub async fn child(
         &self,
         mode: ModeId,
+        place: Option<SessionRoots>,
         asker: impl FnOnce(Arc<dyn Asker>) -> Arc<dyn Asker>,
         turnstile: Option<Arc<dyn WriteLock>>,
         brought: Option<Vec<Arc<ServiceEntry>>>,
@@ -33,15 +36,24 @@ impl Session {
         let host =
             SessionPorts { broker: host.broker.with_limits(bounds), asker, client_services: brought, ..host.clone() };
         let session = self.context();
-        let place = SessionRoots::of(session);
+        let shares_files = place.is_none();
+        let place = place.unwrap_or_else(|| SessionRoots::of(session));
         let choice = SessionSettings { mode, ..setup.choice.clone() };
         let child = self.sessions().create_for(Some(self), place, choice, |_| host).await?;
         self.not_alone();
         child.context().share_services(session);
-        if let Some(keeper) = session.keeper.get() {
+        // What a child changes elsewhere is not in the checkpoints of this session.
+        if let Some(keeper) = session.keeper.get().filter(|_| shares_files) {
             child.context().keeper.get_or_init(|| Arc::clone(keeper));
         }
         Ok(child)
+    }
+
+    /// Returns the port to the session's user, and the approval level of the running turn.
+    pub async fn consent_ports(&self) -> Result<(Arc<dyn Asker>, ApprovalLevel), BindError> {
+        let setup = self.turn_setup();
+        let level = setup.binding().await?.approval();
+        Ok((Arc::clone(&setup.host().asker), level))
     }
 
     /// Returns the ids of the session's family: its parent, or itself if it has none, and all children of that one.

@@ -49,12 +49,13 @@ impl Session {
     ) -> Result<Option<Arc<dyn ExternalSession>>, SessionError> {
         let Some((who, key)) = setup.external_agent() else { return Ok(None) };
         let host = setup.host();
+        // The services of the mode start before the agent process.
+        let binding = setup.binding().await?;
         let request = ExternalSessionRequest {
             agent: who,
             session: Arc::clone(self.context()),
-            // The services of the mode start before the agent process.
-            binding: setup.binding().await?,
-            asker: Arc::clone(&host.asker),
+            asker: Arc::clone(binding.asker()),
+            binding,
             resume: resume_policy(setup.external_sessions().external_id(&key), must),
         };
         let (session, opened) =

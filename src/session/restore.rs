@@ -161,9 +161,16 @@ impl Sessions {
     }
 
     /// Makes a planned restore: keeps the present state, restores files, and then the history. Fails if the session has
-    /// changed since.
+    /// changed since, or a turn of it runs in another process.
     pub async fn restore(&self, planned: PlannedRestore, files: RestoreFiles) -> Result<RestoreReport, SessionError> {
         let PlannedRestore { session, events, place, kind, plan, present, workspace, edits, differences, .. } = planned;
+        let _hold = match self.checkpoint_store() {
+            Some(store) => {
+                let session = session.clone();
+                Some(run_blocking(move || store.hold_restore(&session)).await?)
+            }
+            None => None,
+        };
         if self.events(&session).await?.len() != events {
             return Err(CheckpointError::Outdated.into());
         }

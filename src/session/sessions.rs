@@ -1,5 +1,7 @@
 //! Creates, stores and reopens sessions for every front end, and defines what a session is made from.
 
+mod audit_log;
+
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
@@ -16,10 +18,11 @@ use crate::llm::{LlmError, Provider};
 use crate::manifest::{ApprovalLevel, ServiceEntry, Settings, Transport};
 use crate::principal::{GrantError, SessionFiles, SessionGrant};
 use crate::sandbox::HiddenPaths;
-use crate::store::{self, ListFilter, NewSession, StoreError, StoredSession};
+use crate::store::{self, ListFilter, NewSession, RetentionPolicy, StoreError, StorePlace, StoredSession};
 use crate::tool::ask::Asker;
 use crate::tool::editor::Editor;
 use crate::tool::{ClientFolders, Notice, SessionContext, SessionContextPorts};
+pub use audit_log::SessionAuditLog;
 
 /// Creates and reopens the sessions that a grant admits. Cheap to clone.
 #[derive(Clone)]
@@ -73,12 +76,14 @@ pub struct SessionRoots {
     pub roots: Vec<PathBuf>,
     /// Where the folders are.
     pub files: SessionFiles,
+    /// The folder for temporary files. `None` for the usual one of the session.
+    pub scratch: Option<PathBuf>,
 }
 
 impl SessionRoots {
     /// Returns folders of this machine.
     pub fn here(cwd: PathBuf, roots: Vec<PathBuf>) -> Self {
-        Self { cwd, roots, files: SessionFiles::Server }
+        Self { cwd, roots, files: SessionFiles::Server, scratch: None }
     }
 
     /// Returns the folders of an open session.
@@ -88,9 +93,10 @@ impl SessionRoots {
                 cwd: client.cwd.clone(),
                 roots: client.roots.iter().skip(1).cloned().collect(),
                 files: SessionFiles::Client,
+                scratch: None,
             },
             None if context.cwd == context.scratch => {
-                Self { cwd: context.cwd.clone(), roots: Vec::new(), files: SessionFiles::Own }
+                Self { cwd: context.cwd.clone(), roots: Vec::new(), files: SessionFiles::Own, scratch: None }
             }
             // The first two roots are the session's working directory and its scratch folder.
             None => Self::here(context.cwd.clone(), context.roots.iter().skip(2).cloned().collect()),
@@ -100,12 +106,12 @@ impl SessionRoots {
     /// Returns the context of a session in these folders. Nothing on this machine uses the folder of a client, so that
     /// no service can read or change a folder of the same name here.
     pub(super) fn context(self, id: String, sessions: &Sessions, ports: SessionContextPorts) -> Arc<SessionContext> {
-        let Self { cwd, roots, files } = self;
-        let scratch = sessions.scratch(&id);
+        let Self { cwd, roots, files, scratch: given } = self;
+        let scratch = given.clone().unwrap_or_else(|| sessions.scratch(&id));
         let (cwd, roots, scratch, client) = match files {
             SessionFiles::Server => (cwd, roots, scratch, None),
             SessionFiles::Client => (scratch.clone(), Vec::new(), scratch, Some(ClientFolders::new(&cwd, &roots))),
-            SessionFiles::Own => (cwd.clone(), Vec::new(), cwd, None),
+            SessionFiles::Own => (cwd.clone(), Vec::new(), given.unwrap_or(cwd), None),
         };
         SessionContext::with_ports(id, cwd, roots, scratch, SessionContextPorts { client, ..ports })
     }
@@ -208,12 +214,18 @@ impl Sessions {
                 (scratch.clone(), Vec::new())
             }
         };
-        let ports = SessionContextPorts {
+        let ports = self.context_ports(&id);
+        Ok(SessionContext::with_ports(id, cwd, others, scratch, ports))
+    }
+
+    /// Returns the ports of a context with this id, without an editor, notices and stored state.
+    pub(super) fn context_ports(&self, id: &str) -> SessionContextPorts {
+        SessionContextPorts {
             grant: self.grant.clone(),
             hidden: self.paths_to_hide(),
+            audit: Arc::new(SessionAuditLog::new(self.store.clone(), id.to_owned())),
             ..SessionContextPorts::default()
-        };
-        Ok(SessionContext::with_ports(id, cwd, others, scratch, ports))
+        }
     }
 
     /// Creates a session and stores it. Its services start when they are first needed. `host` receives the session's
@@ -265,9 +277,10 @@ impl Sessions {
     }
 
     /// Resolves the folders of a session. Fails if the grant does not admit one.
-    fn check_roots(&self, SessionRoots { cwd, roots, files }: SessionRoots) -> Result<SessionRoots, GrantError> {
+    fn check_roots(&self, place: SessionRoots) -> Result<SessionRoots, GrantError> {
+        let SessionRoots { cwd, roots, files, scratch } = place;
         let roots = roots.iter().map(|root| self.grant.check_place(root, files)).collect::<Result<_, _>>()?;
-        Ok(SessionRoots { cwd: self.grant.check_place(&cwd, files)?, roots, files })
+        Ok(SessionRoots { cwd: self.grant.check_place(&cwd, files)?, roots, files, scratch })
     }
 
     /// Returns the folders of a session that names none: the first root of the token, or a new empty folder. Skein
@@ -278,7 +291,7 @@ impl Sessions {
         }
         let cwd = self.scratch(&random_id("folder"));
         tokio::fs::create_dir_all(&cwd).await.map_err(SessionError::Folder)?;
-        Ok(SessionRoots { cwd, roots: Vec::new(), files: SessionFiles::Own })
+        Ok(SessionRoots { cwd, roots: Vec::new(), files: SessionFiles::Own, scratch: None })
     }
 
     /// Replaces a level that is looser than the grant or a managed setting admits.
@@ -345,7 +358,7 @@ impl Sessions {
         let stored = self.store.find(id).await?.ok_or_else(|| SessionError::Unknown(id.to_owned()))?;
         let events = self.events(id).await?;
         let state = self.store.state(id).await?;
-        let place = SessionRoots { cwd: stored.cwd.clone(), roots, files: stored.files };
+        let place = SessionRoots { cwd: stored.cwd.clone(), roots, files: stored.files, scratch: None };
         let place = self.check_roots(place)?;
         let permit = Some(self.grant.open_session()?);
         let (host, notices) = self.limit_ports(host(&stored), stored.files);
@@ -383,19 +396,40 @@ impl Sessions {
         let deleted = self.store.delete(id).await?;
         // A child session shares the folder of its parent.
         let own = stored.filter(|stored| stored.files == SessionFiles::Own && stored.parent.is_none());
-        let folders = [Some(self.scratch(id)), own.map(|stored| stored.cwd)];
-        for folder in folders.into_iter().flatten().filter(|folder| deleted && folder.exists()) {
+        if deleted {
+            self.remove_files(id, own.map(|stored| stored.cwd)).await;
+        }
+        Ok(deleted)
+    }
+
+    /// Removes the sessions of all principals in `place` that the policy does not keep, and their files on this machine.
+    /// Returns their number, child sessions included. A session that is open in any process stays.
+    pub async fn remove_expired(&self, place: &StorePlace, policy: RetentionPolicy) -> Result<usize, SessionError> {
+        let (store, name) = (place.clone(), place.to_string());
+        let removed = tokio::task::spawn_blocking(move || store::remove_expired(&store, policy)).await;
+        let broken = |error: tokio::task::JoinError| StoreError::Unusable { file: name, problem: error.to_string() };
+        let removed = removed.map_err(broken)??;
+        for session in &removed {
+            let own = session.files == SessionFiles::Own && !session.is_child;
+            self.remove_files(&session.id, own.then(|| session.cwd.clone())).await;
+        }
+        Ok(removed.len())
+    }
+
+    /// Removes the scratch folder and the checkpoints of a deleted session, and the folder that it had for itself.
+    async fn remove_files(&self, id: &str, own_folder: Option<PathBuf>) {
+        let folders = [Some(self.scratch(id)), own_folder];
+        for folder in folders.into_iter().flatten().filter(|folder| folder.exists()) {
             drop(tokio::fs::remove_dir_all(&folder).await.inspect_err(|error| {
                 tracing::warn!(folder = %folder.display(), %error, "files of a session are left behind");
             }));
         }
-        if let Some(store) = self.checkpoint_store().filter(|_| deleted) {
+        if let Some(store) = self.checkpoint_store() {
             let session = id.to_owned();
             if let Err(error) = run_blocking(move || store.delete(&session)).await {
                 tracing::warn!(session = id, %error, "checkpoints are left behind");
             }
         }
-        Ok(deleted)
     }
 
     /// Returns the store of the checkpoints. `None` if they are off.

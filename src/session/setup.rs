@@ -17,7 +17,7 @@ use crate::clock;
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, ModelRef, ServiceName};
 use crate::llm::{LlmError, Provider, RequestOrigin};
-use crate::manifest::{AgentRuntime, ApprovalLevel, Layer, PromptFileError, PromptValues};
+use crate::manifest::{AgentRuntime, ApprovalLevel, Layer, PromptFileError, PromptValues, TaskWorkspace};
 use crate::principal::SessionGrant;
 use crate::tool::SessionContext;
 use crate::tool::ask::NoAsker;
@@ -286,6 +286,12 @@ impl SessionSetup {
 
 /// Lists the modes that an agent may delegate to, one per line.
 fn delegates(plan: &Plan, agent: &AgentName) -> String {
-    let line = |id: &ModeId| plan.mode(id).map(|(entry, _)| format!("  - `{id}`: {}", entry.mode.description));
+    let line = |id: &ModeId| {
+        let place = match plan.manifests().task_workspace(agent, id) {
+            TaskWorkspace::Shared => "",
+            TaskWorkspace::Worktree => " (own worktree)",
+        };
+        plan.mode(id).map(|(entry, _)| format!("  - `{id}`{place}: {}", entry.mode.description))
+    };
     plan.delegates(agent).iter().filter_map(line).collect::<Vec<_>>().join("\n")
 }

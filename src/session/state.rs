@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::store::{SessionStore, StateEntry};
+use crate::store::{SessionLease, SessionStore, StateEntry};
 use crate::tool::StateStore;
 
 /// The stored state of one session.
 pub(super) struct SessionStateStore {
     store: SessionStore,
     session: String,
+    /// Keeps the session from retention while it is open.
+    _lease: SessionLease,
     /// The entries of earlier openings by owner, until their owner takes them.
     earlier: Mutex<BTreeMap<String, BTreeMap<String, Vec<u8>>>>,
 }
@@ -21,7 +23,8 @@ impl SessionStateStore {
         for StateEntry { owner, key, value } in entries {
             earlier.entry(owner).or_default().insert(key, value);
         }
-        Self { store, session, earlier: Mutex::new(earlier) }
+        let _lease = store.hold(&session);
+        Self { store, session, _lease, earlier: Mutex::new(earlier) }
     }
 }
 

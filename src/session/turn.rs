@@ -10,14 +10,18 @@ use super::metrics::CountGuard;
 use super::setup::SessionSetup;
 use super::{PromptError, Session, SessionSettings};
 use crate::agents::{Event, Exchange, History, Notifier, StopReason, TurnEnd, TurnInput};
+use crate::checkpoint::SessionHold;
 use crate::conversation::{Content, Usage};
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
 use crate::principal::UsagePermit;
+use crate::telemetry::WorkSpan;
 
 /// A turn that has started and not yet run. The session is busy until it is dropped.
 pub struct PendingTurn {
     session: Arc<Session>,
+    /// Keeps other processes from restoring the session. `None` before [`Self::catch_up`].
+    hold: Option<SessionHold>,
     history: OwnedMutexGuard<History>,
     setup: Arc<SessionSetup>,
     /// The mode of this turn, if it differs from the session's.
@@ -39,7 +43,7 @@ impl PendingTurn {
     ) -> Self {
         let counted = session.sessions().metrics().begin_turn();
         let cleanup = TurnCleanup(Arc::clone(&session));
-        Self { cleanup, session, history, setup, mode: None, permit, client_permit: None, counted }
+        Self { cleanup, session, hold: None, history, setup, mode: None, permit, client_permit: None, counted }
     }
 
     pub(super) fn setup(&self) -> &SessionSetup {
@@ -69,8 +73,12 @@ impl PendingTurn {
         &self.history
     }
 
-    /// Reloads the history if another process has continued the session.
+    /// Reloads the history if another process has continued or restored the session. Until the turn ends, no other
+    /// process restores it.
     pub async fn catch_up(&mut self) -> Result<(), PromptError> {
+        if self.hold.is_none() {
+            self.hold = self.session.hold_turn().await;
+        }
         self.session.catch_up(&mut self.history).await
     }
 
@@ -110,8 +118,11 @@ impl PendingTurn {
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
         let metrics = Arc::clone(self.session.sessions().metrics());
-        let ended = self.run_to_end(opening, front, cancel).await;
+        let mode = self.mode();
+        let span = self.session.span.turn(self.session.id(), mode.agent.as_str(), mode.mode.as_str());
+        let ended = span.run(self.run_to_end(opening, front, cancel)).await;
         metrics.count_turn(ended.as_ref().ok().map(|end| &end.ending));
+        record_end(&span, ended.as_ref().ok());
         ended
     }
 
@@ -121,8 +132,8 @@ impl PendingTurn {
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
-        let Self { session, mut history, setup, mode, cleanup: _cleanup, permit, client_permit, counted: _counted } =
-            self;
+        let Self { session, hold, mut history, setup, mode, cleanup, permit, client_permit, counted } = self;
+        let _until_end = (cleanup, counted);
         let (text, own_setup) = (words(&opening.prompt), Arc::clone(&setup));
         // A background task may have changed files since the last turn.
         session.finish_checkpoint().await;
@@ -176,7 +187,7 @@ impl PendingTurn {
         session.count(end.usage);
         session.finish_turn().await?;
         // Unlocks the history first, so that the next prompt can follow at once.
-        drop((history, permit, client_permit));
+        drop((hold, history, permit, client_permit));
         front.log(Event::TurnEnded { end: end.clone() });
         Ok(end)
     }
@@ -197,6 +208,21 @@ impl Drop for TurnCleanup {
         if let Some(checkpoints) = &self.0.checkpoints {
             checkpoints.abandon();
         }
+    }
+}
+
+/// Records how a turn ended. `None`: it could not run.
+fn record_end(span: &WorkSpan, end: Option<&TurnEnd>) {
+    let Some(TurnEnd { ending, usage }) = end else { return span.fail("not_run") };
+    span.record_tokens(usage.input, usage.output, usage.cached);
+    match ending {
+        StopReason::EndTurn => span.record_finish("stop"),
+        StopReason::MaxTokens => span.record_finish("length"),
+        StopReason::Refusal => span.record_finish("content_filter"),
+        StopReason::CallRefused { .. } => span.record_finish("call_refused"),
+        StopReason::Cancelled => span.fail("cancelled"),
+        StopReason::Exhausted { .. } => span.fail("limit_reached"),
+        StopReason::Failed { .. } => span.fail("model_failed"),
     }
 }
 

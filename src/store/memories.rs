@@ -1,14 +1,25 @@
 //! Stores memories, which are short texts with tags for one project or for the user, and finds them by full-text
 //! search.
 
+mod file_memories;
+mod memory_rows;
+mod sealed_memories;
+mod shared_memories;
+
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rusqlite::{Connection, Row, ToSql, TransactionBehavior, params};
 use serde::Serialize;
 
-use super::{Schema, StoreError, open};
+pub(super) use shared_memories::memory_words;
+
+use super::sealing::StoreKey;
+use super::{Schema, StoreAddress, StoreError, key_check};
 use crate::principal::Principal;
+use file_memories::FileMemories;
+use memory_rows::MemoryRows;
+use sealed_memories::SealedMemories;
+use shared_memories::SharedMemories;
 
 pub(super) const SCHEMA: Schema = Schema {
     mark: 0,
@@ -42,6 +53,10 @@ pub(super) const SCHEMA: Schema = Schema {
     ALTER TABLE memory ADD COLUMN principal TEXT NOT NULL DEFAULT 'local';
     DROP INDEX memory_once;
     CREATE UNIQUE INDEX memory_once ON memory (principal, text, ifnull(project, ''));
+",
+        "
+    -- The key that encrypts texts, if one does.
+    CREATE TABLE store_key (id TEXT PRIMARY KEY, proof TEXT NOT NULL);
 ",
     ],
 };
@@ -86,7 +101,7 @@ pub struct MemoryFilter<'a> {
 }
 
 /// How the words of a query match.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 enum MatchMode {
     /// At least one word matches as a prefix; best match first.
     Any,
@@ -97,53 +112,53 @@ enum MatchMode {
 /// The memories of one principal. Each project sees its own memories and the user's.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
-    connection: Arc<Mutex<Connection>>,
+    rows: Arc<Mutex<Box<dyn MemoryRows>>>,
     principal: Principal,
 }
 
 impl MemoryStore {
-    /// Opens the store with the memories of `local`.
+    /// Opens the store in an SQLite file with the memories of `local`. Fails if the file is encrypted.
     pub fn open(file: &Path) -> Result<Self, StoreError> {
-        Ok(Self { connection: Arc::new(Mutex::new(open(file, &SCHEMA)?)), principal: Principal::local() })
+        Self::open_file(file, None)
+    }
+
+    /// Opens the store in an SQLite file with the memories of `local`. Fails if the file has another key or none.
+    pub(super) fn open_file(file: &Path, key: Option<&StoreKey>) -> Result<Self, StoreError> {
+        Ok(Self::with_key(Box::new(FileMemories::open(file, key)?), key))
+    }
+
+    /// Opens the store in a database with the memories of `local`. It may wait for the network. Fails if the database
+    /// has another key or none.
+    pub(super) fn connect(address: &Arc<StoreAddress>, key: Option<&StoreKey>) -> Result<Self, StoreError> {
+        key_check::check_database(address, key)?;
+        Ok(Self::with_key(Box::new(SharedMemories::open(address)?), key))
+    }
+
+    fn with_key(rows: Box<dyn MemoryRows>, key: Option<&StoreKey>) -> Self {
+        match key {
+            Some(key) => Self::new(Box::new(SealedMemories::new(rows, key.clone()))),
+            None => Self::new(rows),
+        }
+    }
+
+    fn new(rows: Box<dyn MemoryRows>) -> Self {
+        Self { rows: Arc::new(Mutex::new(rows)), principal: Principal::local() }
     }
 
     /// Returns the memories of another principal in the same store.
     #[must_use]
     pub fn of(&self, principal: Principal) -> Self {
-        Self { connection: Arc::clone(&self.connection), principal }
+        Self { rows: Arc::clone(&self.rows), principal }
     }
 
-    fn connection(&self) -> MutexGuard<'_, Connection> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rows(&self) -> MutexGuard<'_, Box<dyn MemoryRows>> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stores a memory. If the text is stored already, adds the tags to it.
     pub fn remember(&self, project: &Path, new: &NewMemory<'_>) -> Result<Memory, StoreError> {
-        let (principal, project) = (self.principal.name(), owner(project, new.scope));
-        let mut connection = self.connection();
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let known = "SELECT id, text, tags, project, created, source FROM memory
-            WHERE text = ?1 AND project IS ?2 AND principal = ?3";
-        let known = transaction.query_row(known, params![new.text, project, principal], memory);
-        let id = match known {
-            Ok(known) => {
-                let mut tags = known.tags;
-                tags.extend(new.tags.iter().filter(|tag| !tags.contains(tag)).cloned().collect::<Vec<_>>());
-                let update = "UPDATE memory SET tags = ?2 WHERE id = ?1";
-                transaction.execute(update, params![known.id, tags_json(&tags)])?;
-                known.id
-            }
-            Err(rusqlite::Error::QueryReturnedNoRows) => {
-                let insert = "INSERT INTO memory (text, tags, project, source, principal) VALUES (?1, ?2, ?3, ?4, ?5)";
-                transaction.execute(insert, params![new.text, tags_json(new.tags), project, new.source, principal])?;
-                transaction.last_insert_rowid()
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let kept = "SELECT id, text, tags, project, created, source FROM memory WHERE id = ?1";
-        let kept = transaction.query_row(kept, [id], memory)?;
-        transaction.commit()?;
-        Ok(kept)
+        let project = owner(project, new.scope);
+        self.rows().remember(self.principal.name(), project.as_deref(), new)
     }
 
     /// Returns the matching memories, best first; without words, newest first.
@@ -178,14 +193,7 @@ impl MemoryStore {
 
     /// Deletes the principal's memories with these ids.
     pub fn forget(&self, ids: &[i64]) -> Result<(), StoreError> {
-        let mut connection = self.connection();
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        for id in ids {
-            let delete = "DELETE FROM memory WHERE id = ?1 AND principal = ?2";
-            transaction.execute(delete, params![id, self.principal.name()])?;
-        }
-        transaction.commit()?;
-        Ok(())
+        self.rows().forget(self.principal.name(), ids)
     }
 
     fn select(
@@ -194,86 +202,17 @@ impl MemoryStore {
         filter: &MemoryFilter<'_>,
         matching: MatchMode,
     ) -> Result<Vec<Memory>, StoreError> {
-        let (principal, project) = (self.principal.name(), owner(project, MemoryOwner::Project));
-        let query = filter.words.map(|words| full_text(words, matching));
-        let mut sql = String::from("SELECT m.id, m.text, m.tags, m.project, m.created, m.source FROM memory m");
-        let mut values: Vec<&dyn ToSql> = vec![&project, &principal];
-        let order = match &query {
-            Some(None) => return Ok(Vec::new()),
-            Some(Some(query)) => {
-                sql.push_str(" JOIN memory_words w ON w.rowid = m.id WHERE (m.project IS NULL OR m.project = ?1)");
-                sql.push_str(" AND +m.principal = ?2 AND memory_words MATCH ?3");
-                values.push(query);
-                " ORDER BY bm25(memory_words), m.id DESC"
-            }
-            None => {
-                sql.push_str(" WHERE (m.project IS NULL OR m.project = ?1) AND +m.principal = ?2");
-                " ORDER BY m.id DESC"
-            }
-        };
-        match filter.scope {
-            Some(MemoryOwner::User) => sql.push_str(" AND m.project IS NULL"),
-            Some(MemoryOwner::Project) => sql.push_str(" AND m.project IS NOT NULL"),
-            None => {}
-        }
-        sql.push_str(order);
-        let connection = self.connection();
-        let mut statement = connection.prepare_cached(&sql)?;
-        let rows = statement.query_map(values.as_slice(), memory)?;
-        let mut found = Vec::new();
-        for row in rows {
-            let row = row?;
-            if filter.tags.iter().all(|tag| row.tags.contains(tag)) {
-                found.push(row);
-            }
-            if filter.limit.is_some_and(|limit| found.len() == limit) {
-                break;
-            }
-        }
+        let project = project.to_string_lossy();
+        let words = filter.words.map(|words| (words, matching));
+        let mut found = self.rows().select(self.principal.name(), &project, words, filter.scope)?;
+        found.retain(|memory| filter.tags.iter().all(|tag| memory.tags.contains(tag)));
+        found.truncate(filter.limit.unwrap_or(usize::MAX));
         Ok(found)
     }
 }
 
 fn owner(project: &Path, scope: MemoryOwner) -> Option<String> {
     (scope == MemoryOwner::Project).then(|| project.to_string_lossy().into_owned())
-}
-
-/// Builds a full-text query without operators. `None` if there are no words.
-fn full_text(words: &str, matching: MatchMode) -> Option<String> {
-    let terms: Vec<_> = match matching {
-        MatchMode::Any => {
-            let words = words.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
-            words.map(|word| format!("\"{word}\"*")).collect()
-        }
-        // SQLite splits punctuation inside a word as it did when it indexed the text.
-        MatchMode::All => {
-            let words = words.split(|c: char| c.is_whitespace() || c.is_control());
-            let words = words.filter(|word| word.contains(char::is_alphanumeric));
-            words.map(|word| format!("\"{}\"", word.replace('"', "\"\""))).collect()
-        }
-    };
-    let join = match matching {
-        MatchMode::Any => " OR ",
-        MatchMode::All => " AND ",
-    };
-    (!terms.is_empty()).then(|| terms.join(join))
-}
-
-fn tags_json(tags: &[String]) -> String {
-    serde_json::to_string(tags).unwrap_or_default()
-}
-
-fn memory(row: &Row<'_>) -> rusqlite::Result<Memory> {
-    let tags: String = row.get(2)?;
-    let project: Option<String> = row.get(3)?;
-    Ok(Memory {
-        id: row.get(0)?,
-        text: row.get(1)?,
-        tags: serde_json::from_str(&tags).unwrap_or_default(),
-        scope: if project.is_some() { MemoryOwner::Project } else { MemoryOwner::User },
-        created: row.get(4)?,
-        source: row.get(5)?,
-    })
 }
 
 #[cfg(test)]

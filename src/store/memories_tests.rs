@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use proptest::prelude::*;
+use rusqlite::Connection;
 
 use super::*;
 
@@ -155,7 +156,7 @@ fn writers_at_the_same_time_lose_nothing() {
 #[test]
 fn a_store_of_a_newer_skein_is_left_alone() {
     let store = store();
-    store.memories.connection().pragma_update(None, "user_version", 99).unwrap();
+    Connection::open(&store.file).unwrap().pragma_update(None, "user_version", 99).unwrap();
     assert!(matches!(MemoryStore::open(&store.file), Err(StoreError::Newer { found: 99, .. })));
 }
 

@@ -1,12 +1,18 @@
 //! Stores the modes that a user chose instead of the router's choice, per project.
 
+mod file_routes;
+mod route_rows;
+mod shared_routes;
+
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rusqlite::{Connection, TransactionBehavior, params};
-
-use super::{Schema, StoreError, open};
+use super::sealing::StoreKey;
+use super::{Schema, StoreAddress, StoreError, key_check};
 use crate::principal::Principal;
+use file_routes::FileRoutes;
+use route_rows::{RouteRows, StoredRoute};
+use shared_routes::SharedRoutes;
 
 /// The bytes `skro` in ASCII. A file with a different `application_id` is not Skein's.
 const MARK: i32 = 0x736b_726f;
@@ -15,6 +21,8 @@ const MARK: i32 = 0x736b_726f;
 const MAX_PROMPT: usize = 2_000;
 /// The number of corrections kept per project; the oldest are deleted.
 const MAX_ROUTES: i64 = 500;
+/// The name under which the column is encrypted.
+const PROMPT: &str = "route.prompt";
 
 pub(super) const SCHEMA: Schema = Schema {
     mark: MARK,
@@ -45,6 +53,10 @@ pub(super) const SCHEMA: Schema = Schema {
     DROP TABLE route;
     ALTER TABLE route_of_principal RENAME TO route;
 ",
+        "
+    -- The key that encrypts texts, if one does.
+    CREATE TABLE store_key (id TEXT PRIMARY KEY, proof TEXT NOT NULL);
+",
     ],
 };
 
@@ -55,16 +67,41 @@ pub struct Correction {
     pub mode: String,
 }
 
-/// Stores the corrections of one principal in all projects. Each project sees only its own.
-#[derive(Debug)]
+/// Stores the corrections of one principal in all projects. Each project sees only its own. Clones share one store.
+#[derive(Debug, Clone)]
 pub struct CorrectionStore {
-    connection: Mutex<Connection>,
+    rows: Arc<Mutex<Box<dyn RouteRows>>>,
+    /// Encrypts prompts. `None`: they are stored as they are.
+    key: Option<StoreKey>,
     principal: Principal,
 }
 
 impl CorrectionStore {
+    /// Opens the store in an SQLite file. Fails if the file is encrypted.
     pub fn open(file: &Path, principal: Principal) -> Result<Self, StoreError> {
-        Ok(Self { connection: Mutex::new(open(file, &SCHEMA)?), principal })
+        Ok(Self::open_file(file, None)?.of(principal))
+    }
+
+    /// Opens the store in an SQLite file with the corrections of `local`. Fails if the file has another key or none.
+    pub(super) fn open_file(file: &Path, key: Option<&StoreKey>) -> Result<Self, StoreError> {
+        Ok(Self::new(Box::new(FileRoutes::open(file, key)?), key.cloned()))
+    }
+
+    /// Opens the store in a database with the corrections of `local`. It may wait for the network. Fails if the database
+    /// has another key or none.
+    pub(super) fn connect(address: &Arc<StoreAddress>, key: Option<&StoreKey>) -> Result<Self, StoreError> {
+        key_check::check_database(address, key)?;
+        Ok(Self::new(Box::new(SharedRoutes::open(address)?), key.cloned()))
+    }
+
+    fn new(rows: Box<dyn RouteRows>, key: Option<StoreKey>) -> Self {
+        Self { rows: Arc::new(Mutex::new(rows)), key, principal: Principal::local() }
+    }
+
+    /// Returns the corrections of another principal in the same store.
+    #[must_use]
+    pub fn of(&self, principal: Principal) -> Self {
+        Self { principal, ..self.clone() }
     }
 
     /// Stores a correction; it replaces an earlier one for the same prompt. The caller must make sure that the prompt
@@ -73,32 +110,39 @@ impl CorrectionStore {
         let (principal, project) = (self.principal.name(), project.to_string_lossy());
         let end = (0..=MAX_PROMPT.min(prompt.len())).rev().find(|at| prompt.is_char_boundary(*at));
         let prompt = &prompt[..end.unwrap_or_default()];
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let replace = "DELETE FROM route WHERE principal = ?1 AND project = ?2 AND prompt = ?3";
-        transaction.execute(replace, params![principal, project, prompt])?;
-        let insert = "INSERT INTO route (principal, project, prompt, mode) VALUES (?1, ?2, ?3, ?4)";
-        transaction.execute(insert, params![principal, project, prompt, mode])?;
-        let prune = "DELETE FROM route WHERE principal = ?1 AND project = ?2 AND id NOT IN
-                     (SELECT id FROM route WHERE principal = ?1 AND project = ?2 ORDER BY id DESC LIMIT ?3)";
-        transaction.execute(prune, params![principal, project, MAX_ROUTES])?;
-        transaction.commit()?;
-        Ok(())
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(key) = &self.key else { return rows.replace(principal, &project, prompt, mode, &[]) };
+        // Equal prompts are not equal once encrypted.
+        let mut earlier = Vec::new();
+        for stored in rows.list(principal, &project)? {
+            if key.open(PROMPT, &stored.prompt)? == prompt.as_bytes() {
+                earlier.push(stored.id);
+            }
+        }
+        rows.replace(principal, &project, &key.seal(PROMPT, prompt.as_bytes())?, mode, &earlier)
     }
 
     /// Returns the corrections of a project, oldest first.
     pub fn corrections(&self, project: &Path) -> Result<Vec<Correction>, StoreError> {
-        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let select = "SELECT prompt, mode FROM route WHERE principal = ?1 AND project = ?2 ORDER BY id";
-        let mut query = connection.prepare(select)?;
-        let correction = |row: &rusqlite::Row<'_>| Ok(Correction { prompt: row.get(0)?, mode: row.get(1)? });
-        let found = query.query_map(params![self.principal.name(), project.to_string_lossy()], correction)?;
-        Ok(found.collect::<Result<_, _>>()?)
+        let stored = {
+            let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+            rows.list(self.principal.name(), &project.to_string_lossy())?
+        };
+        let correction = |StoredRoute { prompt, mode, .. }: StoredRoute| {
+            let prompt = match &self.key {
+                Some(key) => key.open_text(PROMPT, &prompt)?,
+                None => prompt,
+            };
+            Ok::<_, StoreError>(Correction { prompt, mode })
+        };
+        stored.into_iter().map(correction).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::Connection;
+
     use super::*;
 
     fn opened(folder: &Path) -> CorrectionStore {

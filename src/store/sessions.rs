@@ -1,4 +1,4 @@
-//! Stores sessions as events, in one file that several processes may use at once.
+//! Stores sessions as events, in a file or a database that several processes may use at once.
 //!
 //! An event has a kind, a JSON body that only its writer understands, and the text by which a search finds it. Only
 //! `recall` reads bodies: for the author of a message, and for the point up to which a user undid the session. State
@@ -19,10 +19,25 @@
 //!
 //! Invariant: appending never waits, and events for which `flush` has returned are on disk.
 
+mod audit;
+mod audit_access;
+mod backend;
+mod file_backend;
 mod id;
+mod job;
+mod leases;
+mod opening;
 mod read;
 mod recall;
 mod schema;
+mod sealed_backend;
+pub(super) mod search_terms;
+mod session_in_use;
+mod shared_audit;
+mod shared_reads;
+mod shared_search;
+mod shared_view;
+mod shared_writes;
 mod state;
 mod transcript;
 mod unused_sessions;
@@ -32,25 +47,31 @@ mod view;
 mod writer;
 
 use std::borrow::Cow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-use rusqlite::{Connection, OpenFlags};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-pub use state::StateEntry;
-
+pub use audit::{AuditEntry, AuditFilter, AuditFinding, AuditProblem, ChainReport, NewAuditEntry};
+pub(super) use id::now as current_time;
+pub(super) use leases::LEASE_TIME;
+pub use leases::SessionLease;
 pub use recall::{COUNTED, RecallMatch, RecallQuery, RecallResults, StoredMessage, TermStats, TermWeights};
 pub(super) use schema::SCHEMA;
+pub(super) use sealed_backend::{open_body, seal_body};
+pub(super) use shared_writes::EventFacts;
+pub use state::StateEntry;
 pub use usage_rows::{UsageKey, UsageRow};
 
-use super::{PATIENCE, StoreError, failure, open};
+use super::StoreError;
 use crate::principal::{Principal, SessionFiles, SessionGrant};
+use backend::{SessionReads, TermQuery};
+use job::{Job, Work};
+use leases::SessionLeases;
 use unused_sessions::UnusedSessions;
 use view::SessionView;
-use writer::{Job, SessionWriter, Work};
 
 /// The age in milliseconds after which a session without events is deleted.
 const EMPTY_FOR: u64 = 7 * 24 * 60 * 60 * 1_000;
@@ -192,14 +213,17 @@ pub struct SessionStore {
 
 #[derive(Debug)]
 struct Shared {
-    file: PathBuf,
+    /// The file or the address.
+    name: String,
     // The drop order matters: the writer closes the file last and checkpoints it.
-    reader: Option<Arc<Mutex<Connection>>>,
+    reader: Option<Arc<Mutex<Box<dyn SessionReads>>>>,
     queue: Option<mpsc::Sender<Job>>,
     /// Bytes of queued events. The writer subtracts what it has written.
     unwritten: Arc<AtomicUsize>,
     writer: Option<std::thread::JoinHandle<()>>,
     unused: UnusedSessions,
+    /// The open sessions. The writer's thread reads them.
+    leases: Arc<SessionLeases>,
 }
 
 impl Drop for Shared {
@@ -207,34 +231,12 @@ impl Drop for Shared {
         self.reader = None;
         self.queue = None;
         if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
-            tracing::error!(file = %self.file.display(), "the writer of sessions broke off");
+            tracing::error!(store = self.name, "the writer of sessions broke off");
         }
     }
 }
 
 impl SessionStore {
-    /// Opens the store in the data folder, creating it if it does not exist. The handle is that of `local`.
-    pub fn open(data: &Path) -> Result<Self, StoreError> {
-        let file = data.join("sessions.db");
-        let connection = open(&file, &SCHEMA)?;
-        let fails = |error| failure(&file, &error);
-        sweep(&connection).map_err(fails)?;
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let reader = Connection::open_with_flags(&file, flags).map_err(fails)?;
-        reader.busy_timeout(PATIENCE).map_err(fails)?;
-        let (queue, jobs) = mpsc::channel();
-        let unwritten: Arc<AtomicUsize> = Arc::default();
-        let writer = SessionWriter::new(connection, jobs, file.clone(), Arc::clone(&unwritten));
-        let writer = std::thread::Builder::new().name("sessions".to_owned()).spawn(move || writer.run());
-        let writer = writer.map_err(|error| StoreError::Unusable {
-            file: file.display().to_string(),
-            problem: format!("no thread can be started: {error}"),
-        })?;
-        let (reader, unused) = (Some(Arc::new(Mutex::new(reader))), UnusedSessions::default());
-        let shared = Shared { file, reader, queue: Some(queue), unwritten, writer: Some(writer), unused };
-        Ok(Self { shared: Arc::new(shared), view: Arc::new(SessionView::of(&SessionGrant::local())) })
-    }
-
     /// Returns a handle to the same store that sees what the grant admits.
     #[must_use]
     pub fn for_grant(&self, grant: &SessionGrant) -> Self {
@@ -304,7 +306,7 @@ impl SessionStore {
     /// Returns the entries of a session, sorted by owner and key.
     pub async fn state(&self, id: &str) -> Result<Vec<StateEntry>, StoreError> {
         let id = id.to_owned();
-        self.read(move |connection, view| state::read(connection, view, &id)).await
+        self.read(move |reads, view| reads.state(view, &id)).await
     }
 
     /// Queues the UUID of a session, by which the REST API names it. A session has one at most.
@@ -315,7 +317,7 @@ impl SessionStore {
     /// Returns the id of the session with this UUID. `None` if there is none.
     pub async fn find_uuid(&self, uuid: &str) -> Result<Option<String>, StoreError> {
         let uuid = uuid.to_owned();
-        self.read(move |connection, view| state::find_uuid(connection, view, &uuid)).await
+        self.read(move |reads, view| reads.find_uuid(view, &uuid)).await
     }
 
     /// Waits until everything queued for this session is on disk. Fails if some of it could not be written.
@@ -331,18 +333,18 @@ impl SessionStore {
             return Ok(Some(unused).filter(|unused| self.view.admits(unused)));
         }
         let id = id.to_owned();
-        self.read(move |connection, view| read::find(connection, view, &id)).await
+        self.read(move |reads, view| reads.find(view, &id)).await
     }
 
     /// Returns the events of a session in order.
     pub async fn events(&self, id: &str) -> Result<Vec<StoredEvent>, StoreError> {
         let id = id.to_owned();
-        self.read(move |connection, view| read::events(connection, view, &id)).await
+        self.read(move |reads, view| reads.events(view, &id)).await
     }
 
     /// Lists the sessions that have a message, newest first.
     pub async fn list(&self, filter: ListFilter) -> Result<Vec<StoredSession>, StoreError> {
-        self.read(move |connection, view| read::list(connection, view, &filter)).await
+        self.read(move |reads, view| reads.list(view, &filter)).await
     }
 
     /// Returns a session, its parent, and the child sessions of either.
@@ -351,7 +353,7 @@ impl SessionStore {
             return Ok(vec![id.to_owned()]);
         }
         let id = id.to_owned();
-        self.read(move |connection, view| read::family(connection, view, &id)).await
+        self.read(move |reads, view| reads.family(view, &id)).await
     }
 
     /// Deletes a session; returns false if it does not exist.
@@ -368,19 +370,19 @@ impl SessionStore {
     /// Finds the events that contain all these words, best match first. The query has no special characters.
     pub async fn search(&self, words: &str, within: FolderFilter, limit: usize) -> Result<Vec<SearchHit>, StoreError> {
         let words = words.to_owned();
-        self.read(move |connection, view| read::search(connection, view, &words, &within, limit)).await
+        self.read(move |reads, view| reads.search(view, &words, &within, limit)).await
     }
 
     /// Finds messages of earlier sessions, best match first, then newest. Without words, returns the newest message of
     /// each session.
     pub async fn recall(&self, recall: RecallQuery) -> Result<RecallResults, StoreError> {
-        self.read(move |connection, view| recall::recall(connection, view, &recall, id::now())).await
+        self.read(move |reads, view| reads.recall(view, &recall, id::now())).await
     }
 
     /// Returns the messages of a session that are not undone, in order, starting at event `from`.
     pub async fn messages(&self, id: &str, from: u64, limit: usize) -> Result<Vec<StoredMessage>, StoreError> {
         let id = id.to_owned();
-        self.read(move |connection, view| recall::read_messages(connection, view, &id, from, limit)).await
+        self.read(move |reads, view| reads.messages(view, &id, from, limit)).await
     }
 
     /// Returns at most `limit` messages that share the most terms with `words`. It examines a bounded number of
@@ -393,10 +395,8 @@ impl SessionStore {
         weigh: TermWeights,
         limit: usize,
     ) -> Result<TermStats, StoreError> {
-        let query = move |connection: &Connection, view: &SessionView| {
-            recall::common_terms(connection, view, &words, &within, &without, weigh, limit)
-        };
-        self.read_as_it_is(query).await
+        let terms = TermQuery { words, within, without, weigh, limit };
+        self.read_as_it_is(move |reads, view| reads.common_terms(view, &terms)).await
     }
 
     /// Copies a session with its events and returns the new id. The copy's usage is zero. `None` if the session does
@@ -420,7 +420,7 @@ impl SessionStore {
     pub async fn resolve(&self, prefix: &str) -> Result<Option<String>, StoreError> {
         let prefix = prefix.trim().to_ascii_lowercase();
         let beginning = prefix.clone();
-        let candidates = self.read(move |connection, view| read::beginning_with(connection, view, &beginning)).await?;
+        let candidates = self.read(move |reads, view| reads.beginning_with(view, &beginning)).await?;
         match candidates.as_slice() {
             [] => Ok(None),
             [only] => Ok(Some(only.clone())),
@@ -429,7 +429,7 @@ impl SessionStore {
         }
     }
 
-    fn queue(&self, id: &str, work: Work, reply: Option<writer::WriteReply>) {
+    fn queue(&self, id: &str, work: Work, reply: Option<job::WriteReply>) {
         let job = Job { principal: self.principal().clone(), session: id.to_owned(), at: id::now(), work, reply };
         self.shared.unwritten.fetch_add(job.size(), Ordering::Relaxed);
         let is_sent = self.shared.queue.as_ref().is_some_and(|queue| queue.send(job).is_ok());
@@ -447,7 +447,7 @@ impl SessionStore {
 
     async fn read<T: Send + 'static>(
         &self,
-        query: impl FnOnce(&Connection, &SessionView) -> rusqlite::Result<T> + Send + 'static,
+        query: impl FnOnce(&mut dyn SessionReads, &SessionView) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.ask("", Work::Nothing).await?;
         self.read_as_it_is(query).await
@@ -456,32 +456,23 @@ impl SessionStore {
     /// Reads without waiting for the queue, so the query may miss the latest jobs.
     async fn read_as_it_is<T: Send + 'static>(
         &self,
-        query: impl FnOnce(&Connection, &SessionView) -> rusqlite::Result<T> + Send + 'static,
+        query: impl FnOnce(&mut dyn SessionReads, &SessionView) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let Some(reader) = self.shared.reader.clone() else { return Err(self.unusable("it is closed")) };
         let view = Arc::clone(&self.view);
-        let read =
-            tokio::task::spawn_blocking(move || query(&reader.lock().unwrap_or_else(PoisonError::into_inner), &view));
+        let read = tokio::task::spawn_blocking(move || {
+            let mut reads = reader.lock().unwrap_or_else(PoisonError::into_inner);
+            query(&mut **reads, &view)
+        });
         match read.await {
-            Ok(result) => result.map_err(|error| failure(&self.shared.file, &error)),
+            Ok(result) => result,
             Err(error) => Err(self.unusable(&format!("reading it broke off: {error}"))),
         }
     }
 
     fn unusable(&self, problem: &str) -> StoreError {
-        StoreError::Unusable { file: self.shared.file.display().to_string(), problem: problem.to_owned() }
+        StoreError::Unusable { file: self.shared.name.clone(), problem: problem.to_owned() }
     }
-}
-
-/// Deletes old sessions without events.
-fn sweep(connection: &Connection) -> rusqlite::Result<()> {
-    let before = i64::try_from(id::now().saturating_sub(EMPTY_FOR)).unwrap_or(i64::MAX);
-    // The query takes no write lock; usually there is nothing to delete.
-    let any = "SELECT EXISTS (SELECT 1 FROM session WHERE updated_at < ?1 AND events = 0)";
-    if connection.query_row(any, [before], |row| row.get(0))? {
-        connection.execute("DELETE FROM session WHERE updated_at < ?1 AND events = 0", [before])?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! What was said is kept in order and found again, whoever else writes.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use proptest::prelude::*;
+use rusqlite::Connection;
 
 use super::*;
 
@@ -229,6 +231,26 @@ async fn a_write_that_fails_for_a_while_is_told_and_done_later_once() {
     store.sessions.flush(&id).await.unwrap();
     assert_eq!(bodies(&store.sessions, &id).await, ["one", "two", "three"].map(|text| said(text).body));
     assert_eq!(store.sessions.find(&id).await.unwrap().unwrap().title.as_deref(), Some("title"));
+}
+
+#[tokio::test]
+async fn a_session_not_written_yet_is_not_called_deleted() {
+    let store = store();
+    let full = "CREATE TRIGGER full BEFORE INSERT ON session BEGIN SELECT raise(ROLLBACK, 'the disk is full'); END";
+    store.raw().execute_batch(full).unwrap();
+    let id = store.sessions.create(new_in("/here")).await.unwrap();
+    assert_eq!(store.sessions.find_in_use(&id).await.unwrap().events, 0, "in memory");
+    store.sessions.append(&id, said("one"));
+    for _ in 0..2 {
+        let told = store.sessions.find_in_use(&id).await.unwrap_err();
+        assert!(matches!(&told, StoreError::Unwritten { .. }), "{told}");
+        assert!(told.to_string().contains("the disk is full"), "{told}");
+    }
+    store.raw().execute_batch("DROP TRIGGER full").unwrap();
+    assert_eq!(store.sessions.find_in_use(&id).await.unwrap().events, 1);
+    assert!(SessionStore::open(store.folder.path()).unwrap().delete(&id).await.unwrap());
+    let told = store.sessions.find_in_use(&id).await.unwrap_err();
+    assert!(matches!(&told, StoreError::Gone { .. }), "{told}");
 }
 
 #[tokio::test]

@@ -2,21 +2,26 @@
 //!
 //! Invariant: a secret leaves this module once, when its token is created, and is never stored.
 
+mod file_rows;
 mod logins;
+mod rows;
+mod shared_rows;
 
 pub use logins::BrowserLogin;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use super::{Schema, StoreError, failure, open};
+use super::{Schema, StoreAddress, StoreError};
 use crate::principal::{Principal, TokenGrant, TokenLimits};
+use file_rows::FileRows;
+use rows::{TokenColumns, TokenRows};
+use shared_rows::SharedRows;
 
 /// The bytes `skto` in ASCII. A file with a different `application_id` is not Skein's.
 const MARK: i32 = 0x736b_746f;
@@ -111,16 +116,27 @@ impl TokenState {
 /// The tokens of all principals. Clones share one connection.
 #[derive(Debug, Clone)]
 pub struct TokenStore {
-    file: PathBuf,
-    connection: Arc<Mutex<Connection>>,
+    /// The file or the address.
+    name: String,
+    rows: Arc<Mutex<Box<dyn TokenRows>>>,
 }
 
 impl TokenStore {
     /// Opens the store in the data folder, creating it if it does not exist.
     pub fn open(data: &Path) -> Result<Self, StoreError> {
         let file = data.join("tokens.db");
-        let connection = Arc::new(Mutex::new(open(&file, &SCHEMA)?));
-        Ok(Self { file, connection })
+        let rows = FileRows::open(&file)?;
+        Ok(Self::new(file.display().to_string(), Box::new(rows)))
+    }
+
+    /// Opens the store in a PostgreSQL database, creating its tables if they do not exist. It may wait for the network.
+    pub fn connect(address: &Arc<StoreAddress>) -> Result<Self, StoreError> {
+        let rows = SharedRows::open(address)?;
+        Ok(Self::new(address.to_string(), Box::new(rows)))
+    }
+
+    fn new(name: String, rows: Box<dyn TokenRows>) -> Self {
+        Self { name, rows: Arc::new(Mutex::new(rows)) }
     }
 
     /// Creates a token. Its secret has 256 random bits.
@@ -128,15 +144,16 @@ impl TokenStore {
         let id = hex(&self.random::<ID_BYTES>()?);
         let secret = hex(&self.random::<SECRET_BYTES>()?);
         let token = format!("{PREFIX}_{id}_{secret}");
-        let (key, hash) = (id.clone(), hash(&secret));
-        self.work(move |connection| {
-            let insert = "INSERT INTO token (id, principal, hash, limits, created_at, expires_at)
-                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-            let limits = serde_json::to_string(&new.limits).unwrap_or_default();
-            let (created, expires) = (Timestamp::now().as_millisecond(), new.expires.map(Timestamp::as_millisecond));
-            connection.execute(insert, params![key, new.principal.name(), hash, limits, created, expires])
-        })
-        .await?;
+        let columns = TokenColumns {
+            id: id.clone(),
+            principal: new.principal.name().to_owned(),
+            hash: hash(&secret).to_vec(),
+            limits: serde_json::to_string(&new.limits).unwrap_or_default(),
+            created_at: Timestamp::now().as_millisecond(),
+            expires_at: new.expires.map(Timestamp::as_millisecond),
+            revoked_at: None,
+        };
+        self.work(move |rows| rows.insert(&columns)).await?;
         Ok(CreatedToken { id, token })
     }
 
@@ -144,50 +161,41 @@ impl TokenStore {
     pub async fn verify(&self, token: &str) -> Result<Option<TokenGrant>, StoreError> {
         let Some((id, secret)) = split(token) else { return Ok(None) };
         let (id, given) = (id.to_owned(), hash(secret));
-        let found = self.work(move |connection| find(connection, &id)).await?;
-        let (stored, kept) = found.unzip();
+        let found = self.work(move |rows| rows.find(&id)).await?;
+        let (stored, kept) = found.map(|columns| (columns.to_token(), columns.hash)).unzip();
         // An unknown id takes the same comparison.
-        let is_equal: bool = kept.unwrap_or_default().as_slice().ct_eq(given.as_slice()).into();
+        let is_equal: bool = kept.unwrap_or_else(|| vec![0; 32]).as_slice().ct_eq(given.as_slice()).into();
         Ok(stored.flatten().filter(|stored| is_equal && stored.state == TokenState::Active).map(|stored| stored.grant))
     }
 
     /// Returns whether the token is still accepted, for connections that it opened.
     pub async fn is_active(&self, id: &str) -> Result<bool, StoreError> {
         let id = id.to_owned();
-        let found = self.work(move |connection| find(connection, &id)).await?;
-        Ok(found.and_then(|(stored, _)| stored).is_some_and(|stored| stored.state == TokenState::Active))
+        let found = self.work(move |rows| rows.find(&id)).await?;
+        Ok(found.and_then(|columns| columns.to_token()).is_some_and(|stored| stored.state == TokenState::Active))
     }
 
     /// Lists all tokens, oldest first.
     pub async fn list(&self) -> Result<Vec<StoredToken>, StoreError> {
-        let rows = self
-            .work(|connection| {
-                let mut select = connection.prepare_cached(&format!("{SELECT} ORDER BY created_at, id"))?;
-                select.query_map([], read_row)?.collect::<rusqlite::Result<Vec<_>>>()
-            })
-            .await?;
-        Ok(rows.into_iter().filter_map(|(stored, _)| stored).collect())
+        let rows = self.work(|rows| rows.list()).await?;
+        Ok(rows.iter().filter_map(TokenColumns::to_token).collect())
     }
 
     /// Revokes a token. Returns false if there is no such token. A second call changes nothing.
     pub async fn revoke(&self, id: &str) -> Result<bool, StoreError> {
         let id = id.to_owned();
-        self.work(move |connection| {
-            let update = "UPDATE token SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1";
-            Ok(connection.execute(update, params![id, Timestamp::now().as_millisecond()])? == 1)
-        })
-        .await
+        self.work(move |rows| rows.revoke(&id, Timestamp::now().as_millisecond())).await
     }
 
     /// Runs `work` on a blocking thread, because it may wait for another process.
     async fn work<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&mut dyn TokenRows) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let connection = Arc::clone(&self.connection);
-        let work = move || work(&connection.lock().unwrap_or_else(PoisonError::into_inner));
+        let rows = Arc::clone(&self.rows);
+        let work = move || work(&mut **rows.lock().unwrap_or_else(PoisonError::into_inner));
         match tokio::task::spawn_blocking(work).await {
-            Ok(result) => result.map_err(|error| failure(&self.file, &error)),
+            Ok(result) => result,
             Err(error) => Err(self.unusable(error.to_string())),
         }
     }
@@ -200,37 +208,8 @@ impl TokenStore {
     }
 
     fn unusable(&self, problem: String) -> StoreError {
-        StoreError::Unusable { file: self.file.display().to_string(), problem }
+        StoreError::Unusable { file: self.name.clone(), problem }
     }
-}
-
-const SELECT: &str = "SELECT id, principal, hash, limits, created_at, expires_at, revoked_at FROM token";
-
-/// A token, `None` if this version cannot read it, and the hash of its secret.
-type TokenRow = (Option<StoredToken>, [u8; 32]);
-
-fn find(connection: &Connection, id: &str) -> rusqlite::Result<Option<TokenRow>> {
-    connection.prepare_cached(&format!("{SELECT} WHERE id = ?1"))?.query_row([id], read_row).optional()
-}
-
-fn read_row(row: &Row<'_>) -> rusqlite::Result<TokenRow> {
-    let (principal, limits): (String, String) = (row.get(1)?, row.get(3)?);
-    let time = |at: i64| Timestamp::from_millisecond(at).unwrap_or(Timestamp::MIN);
-    let (expires, revoked): (Option<i64>, Option<i64>) = (row.get(5)?, row.get(6)?);
-    let expires = expires.map(time);
-    let state = match (revoked, expires) {
-        (Some(_), _) => TokenState::Revoked,
-        (None, Some(expires)) if expires <= Timestamp::now() => TokenState::Expired,
-        (None, _) => TokenState::Active,
-    };
-    let (id, created) = (row.get(0)?, time(row.get(4)?));
-    let parts = Principal::new(&principal).ok().zip(serde_json::from_str(&limits).ok());
-    let token = parts.map(|(principal, limits)| StoredToken {
-        grant: TokenGrant { id, principal, limits, expires },
-        created,
-        state,
-    });
-    Ok((token, row.get(2)?))
 }
 
 /// Splits `skein_ID_SECRET`. `None` if the text has another form.

@@ -85,11 +85,20 @@ pub struct PermissionRequest {
 
 /// Begins the names that requests of a sandbox have instead of a tool's name. No tool's name contains a colon.
 const SANDBOX_PREFIX: &str = "sandbox:";
+/// The name that a request to merge the changes of a task has instead of a tool's name.
+pub const TASK_MERGE: &str = "task:merge";
 
 impl PermissionRequest {
     /// Returns the services that ask to make the call, as in `scheduling → calendar`. `None` if no service makes it.
     pub fn calling_services(&self) -> Option<String> {
         (!self.chain.is_empty()).then(|| join_chain(&self.chain))
+    }
+
+    /// Returns the title of a request that Skein itself makes: for a sandbox, or to merge the changes of a task. `None`
+    /// if a tool makes it.
+    pub fn own_title(&self) -> Option<&str> {
+        let is_merge = self.tool == TASK_MERGE;
+        self.sandbox_title().or_else(|| self.title.as_deref().filter(|_| is_merge))
     }
 
     /// Returns the title of a request that a sandbox makes for its processes. `None` if a tool makes it.

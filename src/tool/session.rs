@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use tokio_util::sync::CancellationToken;
 
+use super::audit::{AuditSink, NoAuditLog};
 use super::checkpoint::CheckpointKeeper;
 use super::client_folders::ClientFolders;
 use super::delegate::Delegator;
@@ -33,6 +34,8 @@ pub struct SessionContextPorts {
     pub notices: Arc<dyn NoticeSink>,
     /// Keeps the state of services for the next opening of the session.
     pub state: Arc<dyn StateStore>,
+    /// Receives the decisions in the session.
+    pub audit: Arc<dyn AuditSink>,
     /// The folders at the client. `None` if the files of the session are here.
     pub client: Option<ClientFolders>,
 }
@@ -46,6 +49,7 @@ impl Default for SessionContextPorts {
             editor: None,
             notices: Arc::new(LogNotices),
             state: Arc::new(NoStateStore),
+            audit: Arc::new(NoAuditLog),
             client: None,
         }
     }
@@ -86,6 +90,8 @@ pub struct SessionContext {
     family: OnceLock<SessionFamily>,
     /// Receives the notices of the session's services.
     pub notices: Arc<dyn NoticeSink>,
+    /// Receives the decisions in the session.
+    pub audit: Arc<dyn AuditSink>,
     state: Arc<dyn StateStore>,
     /// The values of [`SessionStates`] for this session. Only kept here, to be dropped with the session.
     states: Mutex<Vec<Arc<dyn Send + Sync>>>,
@@ -109,7 +115,7 @@ impl SessionContext {
         scratch: PathBuf,
         ports: SessionContextPorts,
     ) -> Arc<Self> {
-        let SessionContextPorts { grant, hidden, editor, notices, state, client } = ports;
+        let SessionContextPorts { grant, hidden, editor, notices, state, audit, client } = ports;
         let mut roots = vec![cwd.clone(), scratch.clone()];
         roots.extend(additional_roots);
         Arc::new(Self {
@@ -128,6 +134,7 @@ impl SessionContext {
             enabled: Mutex::default(),
             family: OnceLock::new(),
             notices,
+            audit,
             state,
             states: Mutex::default(),
         })

@@ -21,6 +21,21 @@ pub(crate) fn an_answer_has_the_id_of_its_question() {
     assert!(client.ask("session/new", meta)["sessionId"].is_string());
 }
 
+/// Input and output do not wait for each other: a client may send all its requests before it reads an answer.
+#[test]
+fn a_client_that_reads_late_gets_every_answer() {
+    let sandbox = Sandbox::new();
+    let mut client = Acp::start(&sandbox);
+    let ears = client.ears();
+    let deaf = ears.lock().unwrap();
+    let line = "x".repeat(1_000);
+    let asked: Vec<_> = (0..1_000).map(|_| client.send("_no/such/method", json!({"text": line}))).collect();
+    drop(deaf);
+    for id in asked {
+        assert!(client.answer(&id)["error"].is_object(), "{id}");
+    }
+}
+
 /// 5: known, unknown and malformed notifications are never answered.
 #[test]
 pub(crate) fn notifications_are_not_answered() {

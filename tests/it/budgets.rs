@@ -180,6 +180,28 @@ fn time_ends_a_turn_and_keeps_what_was_said() {
     assert!(again.requests()[0]["messages"].to_string().contains("so far so good"));
 }
 
+/// The provider reports tokens at the end of an answer, which this one does not reach.
+#[test]
+fn an_answer_that_was_stopped_counts() {
+    let sandbox = sandbox("limits: {turn: {time: 2s}, session: {tokens: 50}}");
+    let model = ScriptedModel::new(|_| Answer::Hangs("so far so good"));
+    let stopped = run(&sandbox, &model, &["think"]);
+    assert!(stopped.stderr.contains("the limit of this turn is reached: 2 seconds"), "{}", stopped.whole());
+    let listed = sandbox.skein(&["sessions", "list", "--json"]);
+    let listed: Value = serde_json::from_str(&listed.stdout).expect("JSON");
+    assert!(listed[0]["input"].as_u64().is_some_and(|input| input > 50), "{listed}");
+    let again = talkative();
+    let refused = run(&sandbox, &again, &["-c", "and now?"]);
+    assert!(
+        refused.code == 1
+            && refused.stderr.contains("the limit of this session is reached")
+            && refused.stderr.contains("of 50 tokens"),
+        "{}",
+        refused.whole()
+    );
+    assert!(again.requests().is_empty());
+}
+
 #[test]
 fn a_cost_limit_needs_a_price() {
     let sandbox = Sandbox::new();

@@ -238,6 +238,37 @@ fn an_editor_shows_the_difference_and_then_restores() {
     assert_eq!(client.answer(&wrong)["error"]["code"], -32602);
 }
 
+/// The turn of one process and the restore of another would mix their changes.
+#[test]
+fn a_turn_that_runs_elsewhere_keeps_a_restore_out() {
+    let sandbox = Sandbox::outside_tmp();
+    sandbox.write("project/a.txt", "one\n");
+    let model = ScriptedModel::new(|request| match asked(request) {
+        prompt if prompt.contains("hang") => Answer::Hangs("I begin"),
+        _ if has_result(request) => Answer::Says(vec!["Done.".to_owned()]),
+        _ => {
+            let arguments = json!({"command": "echo two > a.txt"});
+            Answer::Calls { id: "c1", tool: "developer__shell", arguments }
+        }
+    });
+    let command = model.offered_to(sandbox.command(&["acp", "-a", "goose", "--approval", "auto"]));
+    let mut client = Acp::launch(&sandbox, command);
+    client.introduce(&json!({}));
+    let session = client.session();
+    client.prompt(&session, "change it");
+    let mark = client.mark();
+    let running = client.begin(&session, "hang");
+    client.wait(mark, "the answer begins", |message| message.to_string().contains("I begin"));
+    let refused = restore(&sandbox, &[&session, "--turn", "1", "--yes"]);
+    let expected = "a turn or another restore of this session runs, maybe in another process";
+    assert!(refused.code == 1 && refused.stderr.contains(expected), "{}", refused.whole());
+    assert_eq!(read(sandbox.path("project/a.txt")), "two\n");
+    client.cancel(&session);
+    assert_eq!(client.ended(&running), "cancelled");
+    restored(&sandbox, &[&session, "--turn", "1", "--yes"]);
+    assert_eq!(read(sandbox.path("project/a.txt")), "one\n");
+}
+
 /// A child session changes the files of its parent's turn.
 #[test]
 fn changes_of_a_delegated_task_come_back() {

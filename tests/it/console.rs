@@ -4,18 +4,18 @@ use crate::support::Sandbox;
 use crate::support::model::{Answer, ScriptedModel, asked, has_result};
 use crate::support::serve::{HttpAnswer, Server, eventually, token};
 
-const SAME_SITE: (&str, &str) = ("sec-fetch-site", "same-origin");
+pub(crate) const SAME_SITE: (&str, &str) = ("sec-fetch-site", "same-origin");
 const SCRIPT: (&str, &str) = ("x-console-script", "1");
 
 /// A browser that is logged in.
-struct Browser<'a> {
+pub(crate) struct Browser<'a> {
     server: &'a Server,
-    cookie: String,
+    pub(crate) cookie: String,
     csrf: String,
 }
 
 impl<'a> Browser<'a> {
-    fn log_in(server: &'a Server, token: &str) -> Self {
+    pub(crate) fn log_in(server: &'a Server, token: &str) -> Self {
         let answer = post_login(server, token);
         assert_eq!(answer.status, 303, "{answer:?}");
         let cookie = answer.header("set-cookie").expect("a cookie").split(';').next().unwrap().to_owned();
@@ -27,12 +27,12 @@ impl<'a> Browser<'a> {
         browser
     }
 
-    fn get(&self, path: &str) -> HttpAnswer {
+    pub(crate) fn get(&self, path: &str) -> HttpAnswer {
         self.server.request("GET", path, &[("cookie", &self.cookie)], "")
     }
 
     /// Posts a form as a script of a page does.
-    fn post(&self, path: &str, fields: &[(&str, &str)]) -> HttpAnswer {
+    pub(crate) fn post(&self, path: &str, fields: &[(&str, &str)]) -> HttpAnswer {
         let form = form(&[fields, &[("csrf", self.csrf.as_str())]].concat());
         self.server.request("POST", path, &[("cookie", &self.cookie), SAME_SITE, SCRIPT], &form)
     }
@@ -47,7 +47,7 @@ impl<'a> Browser<'a> {
     }
 }
 
-fn form(fields: &[(&str, &str)]) -> String {
+pub(crate) fn form(fields: &[(&str, &str)]) -> String {
     url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
 }
 
@@ -55,11 +55,11 @@ fn post_login(server: &Server, token: &str) -> HttpAnswer {
     server.request("POST", "/console/login", &[SAME_SITE], &form(&[("token", token), ("next", "/console/graph")]))
 }
 
-fn start(sandbox: &Sandbox, model: &ScriptedModel) -> Server {
+pub(crate) fn start(sandbox: &Sandbox, model: &ScriptedModel) -> Server {
     Server::launch(model.offered_to(sandbox.command(&["serve", "--listen", "127.0.0.1:0"])))
 }
 
-fn echo() -> ScriptedModel {
+pub(crate) fn echo() -> ScriptedModel {
     ScriptedModel::new(|request| Answer::Says(vec!["You said ".to_owned(), asked(request)]))
 }
 
@@ -118,7 +118,7 @@ fn a_cookie_is_of_the_console_alone() {
     for path in ["/agents", "/acp", "/metrics", "/sessions/x", "/mcp/agents"] {
         assert_eq!(browser.get(path).status, 401, "{path}");
     }
-    for path in ["/console/sessions", "/console/approvals", "/console/graph", "/console/graph.svg", "/console/health"] {
+    for path in ["/console/sessions", "/console/approvals", "/console/graph", "/console/graph.svg", "/console/apps"] {
         assert_eq!(browser.get(path).status, 200, "{path}");
     }
     assert_eq!(browser.get("/console/modes/goose/assistant").status, 200);
@@ -165,6 +165,27 @@ fn wrong_logins_say_why_and_are_limited() {
     assert!(refused.header("retry-after").is_some() && refused.body.contains("Too many attempts"), "{refused:?}");
     let code = server.request("POST", "/console/login/code", &[SAME_SITE], "code=x");
     assert_eq!(code.status, 429, "codes are counted with tokens");
+}
+
+/// All requests come from the proxy, which adds the address of its client to the header.
+#[test]
+fn failed_logins_behind_a_proxy_count_per_client() {
+    let sandbox = Sandbox::new();
+    let attempt = |server: &Server, forwarded: &str| {
+        let headers = [SAME_SITE, ("x-forwarded-for", forwarded)];
+        server.request("POST", "/console/login", &headers, &form(&[("token", "skein_000000000000_0000")])).status
+    };
+    let server = Server::start(&sandbox, &["--behind-proxy", "--public-url", "https://skein.example.com"]);
+    for number in 0..5 {
+        assert_eq!(attempt(&server, &format!("198.51.100.{number}, 203.0.113.1")), 401, "a client lies about others");
+    }
+    assert_eq!(attempt(&server, "203.0.113.1"), 429);
+    assert_eq!(attempt(&server, "203.0.113.2"), 401, "another client need not wait");
+    drop(server);
+    // Without the flag, a client that invents addresses gains nothing.
+    let server = Server::start(&sandbox, &[]);
+    let answers: Vec<_> = (0..6).map(|number| attempt(&server, &format!("203.0.113.{number}"))).collect();
+    assert_eq!(answers, [401, 401, 401, 401, 401, 429]);
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn serve(sandbox: &Sandbox, model: &ScriptedModel) -> (Server, String, String) {
 /// `skein console` on this port; the address with its code.
 fn console(sandbox: &Sandbox, model: &ScriptedModel, port: u16) -> (Server, String) {
     let port = port.to_string();
-    let flags = ["console", "--no-browser", "-a", "goose/assistant", "--port", &port];
+    let flags = ["console", "--no-browser", "-a", "goose/assistant", "--approval", "ask", "--port", &port];
     let mut server = Server::launch(model.offered_to(sandbox.command(&flags)));
     let line = server.line();
     let url = line.split_whitespace().next_back().expect("an address").to_owned();
@@ -157,18 +157,69 @@ fn one_key_answers_only_a_row_that_was_seen() {
     }
 }
 
+/// Prompts, answers, titles, queries, permission requests, apps, manifests and the findings in them.
 #[test]
 fn no_injection_runs_in_any_field() {
     if !full_tests() {
         return;
     }
     let sandbox = Sandbox::new();
-    let corpus = repository("tests/fixtures/console/injections.json").display().to_string();
-    let (_server, origin, token) = serve(&sandbox, &echo());
-    let seen = browse(&sandbox, "injections", &[&origin, &token, &corpus, "goose/assistant"]);
+    let corpus = repository("tests/fixtures/console/injections.json");
+    let texts: Vec<String> = serde_json::from_str(&crate::support::read(&corpus)).expect("a list of texts");
+    let (mut client, _) = Client::connect(sandbox.command(&["mcp", "--service", "apps"]));
+    let mut apps = 0;
+    for (index, text) in texts.iter().enumerate() {
+        let title = text.replace('&', "&amp;").replace('<', "&lt;");
+        let html =
+            format!("<!doctype html>\n<html lang=\"en\"><head><title>{title}</title></head><body></body></html>");
+        let made = client.call("create_app", json!({"name": format!("app-{index}"), "prd": text, "html": html}));
+        apps += u64::from(made["isError"] == json!(false));
+    }
+    drop(client);
+    assert!(apps >= 60, "the corpus has at least 60 texts that can be titles");
+    let description = json!(texts.join(" "));
+    let service = format!(
+        "version: 1\nkind: service\nname: hostile\ntitle: {description}\ndescription: {description}\n\
+         transport:\n  http:\n    url: http://127.0.0.1:9/\n"
+    );
+    sandbox.write("config/services/hostile.yaml", &service);
+    let content = texts.join("\n");
+    let model =
+        ScriptedModel::new(move |request| match asked(request).contains("write the corpus") && !has_result(request) {
+            true => {
+                let arguments = json!({"path": "<img src=x onerror=window.hit=1>.txt", "content": content});
+                Answer::Calls { id: "c1", tool: "developer__write_file", arguments }
+            }
+            false => Answer::Says(vec!["You said ".to_owned(), asked(request)]),
+        });
+    let (_server, url) = console(&sandbox, &model, 0);
+    let seen = browse(&sandbox, "injections", &[&url, &corpus.display().to_string(), "goose/assistant"]);
     assert_eq!((&seen["hits"], &seen["violations"]), (&json!([]), &json!([])));
     assert_eq!(seen["shown"], seen["count"], "each prompt is one entry");
     assert_eq!(seen["scripts"], json!(["/console/assets/console.js"]));
+    assert_eq!((&seen["apps"], &seen["diff"]), (&json!(apps), &json!(true)), "they are shown as text");
+    assert!(seen["findings"].as_u64() >= Some(60), "{seen}");
+}
+
+/// A person opens a new file, makes a mistake, corrects it, and loses a race against another program.
+#[test]
+fn a_manifest_with_a_mistake_is_not_saved() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let file = sandbox.path("config/services/web.yaml");
+    let (_server, url) = console(&sandbox, &echo(), 0);
+    let seen = browse(&sandbox, "manifest", &[&url, &file.display().to_string()]);
+    assert!(seen["refused"].as_str().expect("a reason").contains("Nothing was saved"), "{seen}");
+    assert!(seen["finding"].as_str().expect("a finding").contains("unknown field `transprt`"), "{seen}");
+    assert_eq!((&seen["line"], &seen["saveable"], &seen["written"]), (&json!("5"), &json!(0), &json!(false)), "{seen}");
+    assert!(seen["kept"].as_str().expect("a text").contains("transprt"), "the text is still there: {seen}");
+    assert!(seen["added"].as_str().expect("a diff").contains("+name: web"), "{seen}");
+    assert_eq!((&seen["saved"], &seen["listed"], &seen["graph"]), (&json!(true), &json!(1), &json!(1)), "{seen}");
+    assert!(seen["form"].as_str().expect("a diff").contains("+description: \"From the form.\""), "{seen}");
+    assert!(seen["changed"].as_str().expect("a reason").contains("has changed on disk"), "{seen}");
+    assert!(crate::support::read(&file).contains("Theirs."), "the file of the other program stays");
 }
 
 #[test]
@@ -230,6 +281,17 @@ fn ten_tabs_stay_live_on_one_stream() {
 }
 
 #[test]
+fn tabs_without_shared_workers_stay_live() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (_server, origin, token) = serve(&sandbox, &echo());
+    let seen = browse(&sandbox, "tabs", &[&origin, &token, "alone"]);
+    assert_eq!((&seen["tabs"], &seen["workers"]), (&json!(10), &json!(0)), "{seen}");
+}
+
+#[test]
 fn a_restart_of_the_server_loses_no_typed_text() {
     if !full_tests() {
         return;
@@ -265,11 +327,14 @@ fn every_page_is_accessible_at_both_widths_and_schemes() {
         return;
     }
     let sandbox = Sandbox::new();
-    let (_server, origin, token) = serve(&sandbox, &writer());
+    sandbox.write("config/services/web.yaml", "version: 1\nkind: service\nname: web\ndescription: Reads pages.\ntransport:\n  http:\n    url: http://127.0.0.1:9/\n");
+    let (_server, origin, _) = serve(&sandbox, &writer());
+    let folder = sandbox.path("project").to_string_lossy().into_owned();
+    let token = token(&sandbox, "chief", &["--admin", "--root", &folder, "--approval", "ask"]);
     let seen = browse(&sandbox, "looks", &[&origin, &token, &pictures(&sandbox), "coding/backend"]);
     assert_eq!(seen["findings"], json!([]), "axe-core finds nothing serious");
     assert_eq!(seen["wide"], json!([]), "no page scrolls sideways");
-    assert_eq!(seen["views"], 36);
+    assert_eq!(seen["views"], 56);
 }
 
 #[test]

@@ -78,6 +78,35 @@ fn keys(value: &Value) -> BTreeSet<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }
 
+/// The name that `scripts/release` gives the npm package.
+fn npm_name() -> String {
+    let script = read(repository("scripts/release"));
+    let line = script.lines().find_map(|line| line.strip_prefix("NPM_NAME = \""));
+    line.expect("a name").trim_end_matches('"').to_owned()
+}
+
+/// The registry has a JSON Schema, and these are its rules for the fields of the entry.
+#[test]
+fn the_entry_is_valid_by_the_schema_of_the_registry() {
+    let entry = entry();
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let id = text(&entry["id"]);
+    assert!(id.starts_with(|first: char| first.is_ascii_lowercase()), "{id}");
+    assert!(id.chars().all(|one| one.is_ascii_lowercase() || one.is_ascii_digit() || one == '-'), "{id}");
+    for field in ["name", "version", "description", "license"] {
+        assert!(!text(&entry[field]).is_empty(), "{field}");
+    }
+    let known = BTreeSet::from(["binary", "npx", "uvx"]);
+    assert!(keys(&entry["distribution"]).is_subset(&known), "{entry}");
+    let package = &entry["distribution"]["npx"];
+    assert!(keys(package).is_subset(&BTreeSet::from(["package", "args", "env"])), "{package}");
+    assert!(!text(&package["package"]).is_empty());
+    for target in entry["distribution"]["binary"].as_object().expect("an object").values() {
+        assert!(keys(target).is_subset(&BTreeSet::from(["archive", "sha256", "cmd", "args", "env"])), "{target}");
+        assert!(text(&target["archive"]).starts_with("https://") && target["cmd"].is_string(), "{target}");
+    }
+}
+
 #[test]
 fn the_entry_says_what_the_package_says() {
     let entry = entry();
@@ -94,7 +123,9 @@ fn the_entry_says_what_the_package_says() {
 #[test]
 fn the_entry_can_be_installed_by_the_rules() {
     let entry = entry();
-    assert_eq!(keys(&entry["distribution"]), BTreeSet::from(["binary"]));
+    assert_eq!(keys(&entry["distribution"]), BTreeSet::from(["binary", "npx"]));
+    let package = format!("{}@{}", npm_name(), env!("CARGO_PKG_VERSION"));
+    assert_eq!(entry["distribution"]["npx"], json!({"package": package, "args": ["acp"]}));
     let binary = &entry["distribution"]["binary"];
     assert!(!keys(binary).is_empty() && keys(binary).is_subset(&BTreeSet::from(PLATFORMS)), "{binary}");
     for (platform, target) in binary.as_object().expect("an object") {

@@ -217,7 +217,7 @@ fn its_health_is_told() {
 }
 
 /// A number of kilobytes that the kernel has about a process.
-fn kilobytes(pid: u32, field: &str) -> u64 {
+pub(crate) fn kilobytes(pid: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()

@@ -32,6 +32,8 @@ mod assertions;
 mod ask;
 /// Programs that attach to a process that runs.
 mod attach;
+/// Decisions in the audit log, and changes of the log behind Skein's back.
+mod audit;
 /// What a session in a mode may use: lists and calls, files, consent, text of foreign servers.
 mod broker;
 /// `browse` with a real Chromium: pages, forms, downloads, dev servers, and pages that attack.
@@ -55,6 +57,8 @@ mod cli;
 mod configure;
 /// The console on the wire: logins, CSRF tokens, sessions, approvals.
 mod console;
+/// The console of administrators on the wire: manifests, services, health. Also its WebSocket and its browser.
+mod console_admin;
 /// The console in a real browser: flows, injections, tabs, restarts, accessibility.
 mod console_browser;
 /// An MCP client that works on the lines of the wire.
@@ -131,6 +135,8 @@ mod sandboxed_services;
 mod knowledge;
 /// Names, comments and docs are in plain technical English.
 mod language;
+/// Large inputs: memory stays bounded, and other sessions work.
+mod large_cases;
 /// `skein mcp` on the wire: malformed messages, annotations.
 mod mcp_wire;
 /// A scripted model behind HTTP.
@@ -143,6 +149,8 @@ mod paths;
 mod peers;
 /// Rules about calls, and what bash really runs.
 mod permissions;
+/// Parts that only Linux has.
+mod portable;
 /// Principals: what one of them never sees of another, and the limits of their tokens.
 mod principals;
 /// Profiles: models, agent, mode and services, from the config or a file.
@@ -157,12 +165,18 @@ mod reattach;
 mod real_servers;
 /// Manifests that change while Skein runs.
 mod reload;
+/// Packages of `scripts/release`, man pages, the bill of materials.
+mod release;
+/// The limits that docs/reliability.md lists.
+mod reliability_doc;
 /// Recipes: parameters, services, the form of an answer, checks, sub-recipes.
 mod recipe;
 /// What was recorded is what is played.
 mod recordings;
 /// docs/reference.md against the source.
 mod reference;
+/// `skein report`: activity of a period.
+mod report;
 /// Services that call the services they require.
 mod requires;
 /// `skein route`: who takes a prompt on, and how well that is known.
@@ -180,6 +194,8 @@ mod sandbox;
 mod schemas;
 /// Scripts of `run_script`: rules, questions, the files that keep them, the sandbox.
 mod scripts;
+/// Keys in every source, searched for in every place that is written.
+mod secret_canaries;
 /// The threat model in docs/security.md: every line names a test.
 mod security_doc;
 /// Modes served to an MCP client, against the wiring table.
@@ -228,9 +244,23 @@ mod serve_wire;
 mod services;
 /// `skein sessions`: what is listed, shown, exported, deleted and found.
 mod sessions;
+/// One suite for the stores in SQLite and PostgreSQL, and `--store`.
+mod shared_store;
+/// `skein store`: moves between stores, encryption, retention.
+mod store_move;
+/// Crates: their reasons, their registry, their second versions.
+mod supply_chain;
+/// Spans at a real receiver of OpenTelemetry, and the figures of stored sessions.
+mod telemetry;
 /// `skein token`: created, listed, revoked.
 mod tokens;
+/// `scripts/soak` for one minute.
+mod soak;
 /// The tutorials, performed, and the examples that they show.
 mod tutorials;
+/// Files of earlier and of newer versions.
+mod upgrade;
+/// Delegated tasks in git worktrees, their merges and their end.
+mod worktrees;
 /// The test vocabulary.
 mod support;

@@ -355,6 +355,26 @@ fn no_provider_gets_another_address() {
     assert_eq!((run.code, run.stdout.trim()), (0, "reached"), "{}", run.whole());
 }
 
+/// The model of the test is in no table of prices.
+#[test]
+fn nobody_makes_a_model_free_under_a_managed_limit() {
+    let limit = "limits: {turn: {cost: 1 USD}}";
+    let free = "models: {'openai:scripted': {input: 0, output: 0}}";
+    let scripted = flags(&["--model", "openai:scripted"]);
+    let model = ScriptedModel::new(|_| Answer::Says(vec!["reached".to_owned()]));
+    for user in ["", free] {
+        let attempt = Attempt { user, ..flags(&["--model", "openai:scripted"]) };
+        let run = ask(&sandbox(limit), &attempt, Some(&model));
+        let expected = "its price is unknown and the cost is limited (the managed setting `limits` (managed.yaml:2))";
+        assert!(run.code == 1 && run.stderr.contains(expected), "{}", run.whole());
+        assert!(run.stderr.contains("under `prices` in the managed file"), "{}", run.whole());
+        assert!(model.requests().is_empty());
+    }
+    let priced = format!("{limit}\nprices: {{'openai:scripted': {{input: 0, output: 0}}}}");
+    let run = ask(&sandbox(&priced), &scripted, Some(&model));
+    assert_eq!((run.code, run.stdout.trim()), (0, "reached"), "{}", run.whole());
+}
+
 #[test]
 fn nothing_starts_with_a_broken_managed_file() {
     for (text, expected) in [

@@ -380,9 +380,9 @@ async fn other_modes_do_not_exist_for_a_token() {
     assert_eq!(plan.delegates(&mode_id("orchestrator/auto").agent), [mode_id("coding/qa")]);
     for mode in ["goose/assistant", "coding/backend", "coding/nothing"] {
         unknown(session.set_mode(mode_id(mode)).await.expect_err("no switch"), mode);
-        unknown(session.child(mode_id(mode), |asker| asker, None, None).await.expect_err("no child"), mode);
+        unknown(session.child(mode_id(mode), None, |asker| asker, None, None).await.expect_err("no child"), mode);
     }
-    let child = session.child(mode_id("coding/qa"), |asker| asker, None, None).await.expect("a child");
+    let child = session.child(mode_id("coding/qa"), None, |asker| asker, None, None).await.expect("a child");
     assert_eq!(child.context().principal(), &principal("ann"));
     unknown(child.set_mode(mode_id("coding/backend")).await.expect_err("no switch"), "coding/backend");
     session.set_mode(mode_id("coding/qa")).await.expect("a switch");
@@ -404,7 +404,7 @@ async fn no_session_is_looser_than_its_token() {
     let write = json!({"path": "new.txt", "content": "x"});
     let answer = refused(&session, "developer__write_file", write.clone()).await;
     assert!(answer.contains("read-only"), "{answer}");
-    let child = session.child(mode_id("coding/backend"), |asker| asker, None, None).await.expect("a child");
+    let child = session.child(mode_id("coding/backend"), None, |asker| asker, None, None).await.expect("a child");
     refused(&child, "developer__write_file", write).await;
     session.set_approval(ApprovalLevel::Deny).await.expect("stricter is fine");
     // A stored session is not looser either.
@@ -499,7 +499,7 @@ async fn sessions_and_turns_are_counted_for_their_token() {
     let error = second.begin().expect_err("one too many");
     assert!(matches!(error, PromptError::Grant(GrantError::Turns { limit: 1 })), "{error}");
     // A child session belongs to the turn of its parent.
-    let child = first.child(mode_id("goose/planner"), |asker| asker, None, None).await.expect("a child");
+    let child = first.child(mode_id("goose/planner"), None, |asker| asker, None, None).await.expect("a child");
     drop(child.begin().expect("a turn of the child"));
     drop(turn);
     drop(second.begin().expect("the other turn has ended"));

@@ -275,6 +275,28 @@ fn a_server_of_mcp_json_has_the_profile_of_client_services() {
     assert!(!seen.contains("SECRET"), "{seen}");
 }
 
+/// Without the managed setting, a program that states no profile runs without a sandbox.
+#[test]
+fn a_required_sandbox_reaches_programs_without_a_profile() {
+    let managed = ["--managed", "managed.yaml"];
+    for (flags, inside) in [(&managed[..], true), (&[], false)] {
+        let sandbox = Sandbox::outside_tmp();
+        sandbox.write("home/.ssh/id", "SECRET");
+        sandbox.write("project/managed.yaml", "version: 1\nsandbox: {enforce: required}\n");
+        let (command, args) = curious_server(&sandbox);
+        let stdio = json!({"command": command, "args": args});
+        sandbox.write("config/services/own.json", &service("own", json!({"stdio": stdio})).to_string());
+        sandbox.write("project/.mcp.json", &json!({"mcpServers": {"mine": stdio}}).to_string());
+        assert_eq!(sandbox.skein(&["trust", "--yes"]).code, 0);
+        for name in ["own", "mine"] {
+            let run = sandbox.skein(&[flags, &["services", "--probe", name]].concat());
+            assert_eq!(run.code, 0, "{}", run.whole());
+            let seen = fs::read_to_string(sandbox.path("project/seen")).unwrap();
+            assert_eq!(seen.contains("SECRET"), !inside, "{name}: {seen}");
+        }
+    }
+}
+
 /// A duration that no other process sleeps for.
 fn unusual_duration(at: u32) -> String {
     format!("{}.7{at}", 200_000 + std::process::id())

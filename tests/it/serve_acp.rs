@@ -6,9 +6,14 @@ use std::time::{Duration, Instant};
 
 use futures::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use skein::agents::Event;
+use skein::conversation::{Content, Message as StoredMessage, MessagePart, Role};
+use skein::principal::{Principal, SessionFiles, SessionGrant, TokenLimits};
+use skein::store::{NewEvent, NewSession, SessionStore};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use crate::support::Sandbox;
@@ -48,9 +53,22 @@ pub(crate) struct Socket(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
 impl Socket {
     pub(crate) async fn connect(server: &Server, token: &str) -> Self {
+        Self(tokio_tungstenite::connect_async(Self::request(server, token)).await.expect("a WebSocket").0)
+    }
+
+    /// Connects with a small receive buffer: what the client does not read soon waits at the server.
+    async fn connect_with_small_buffer(server: &Server, token: &str) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(64 << 10).unwrap();
+        let stream = socket.connect(server.address).await.expect("a connection");
+        let stream = MaybeTlsStream::Plain(stream);
+        Self(tokio_tungstenite::client_async(Self::request(server, token), stream).await.expect("a WebSocket").0)
+    }
+
+    fn request(server: &Server, token: &str) -> Request {
         let mut request = format!("ws://{}/acp", server.address).into_client_request().unwrap();
         request.headers_mut().insert("authorization", bearer(token).parse().unwrap());
-        Self(tokio_tungstenite::connect_async(request).await.expect("a WebSocket").0)
+        request
     }
 
     pub(crate) async fn say(&mut self, message: &Value) {
@@ -234,6 +252,60 @@ async fn a_client_that_stops_reading_loses_its_connection() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let connections = || server.get("/metrics", &token).body.contains("skein_connections{kind=\"acp_websocket\"} 1\n");
     eventually("the connection of the deaf client is closed", connections);
+}
+
+/// Stores a session of a principal in the project: `count` messages of `size` bytes.
+async fn store_session(sandbox: &Sandbox, principal: &str, count: usize, size: usize) -> String {
+    let grant = SessionGrant::new(Principal::new(principal).unwrap(), TokenLimits::default());
+    let store = SessionStore::open(&sandbox.path("data")).unwrap().for_grant(&grant);
+    let new = NewSession {
+        cwd: std::fs::canonicalize(sandbox.path("project")).unwrap(),
+        roots: Vec::new(),
+        agent: "goose".to_owned(),
+        mode: "assistant".to_owned(),
+        model: "offline".to_owned(),
+        approval: None,
+        parent: None,
+        files: SessionFiles::Server,
+    };
+    let id = store.create(new).await.unwrap();
+    for place in 0..count {
+        let role = if place.is_multiple_of(2) { Role::User } else { Role::Assistant };
+        let parts = vec![MessagePart::Content(Content::text("x".repeat(size)))];
+        let event = Event::Message { message: Arc::new(StoredMessage { role, parts }) };
+        let body = serde_json::to_string(&event).unwrap();
+        store.append(&id, NewEvent { kind: "message".into(), body, text: None });
+    }
+    store.flush(&id).await.unwrap();
+    id
+}
+
+/// A session of 24 MiB takes this client 13 seconds, in which much more than 4 MiB wait for it all the time.
+#[tokio::test]
+async fn a_client_that_reads_slowly_gets_all_of_a_session() {
+    let sandbox = Sandbox::new();
+    let count = 384;
+    let session = store_session(&sandbox, "a", count, 64 << 10).await;
+    let server = Server::start(&sandbox, &[]);
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
+    let mut slow = Socket::connect_with_small_buffer(&server, &token).await;
+    slow.say(&initialize()).await;
+    slow.answer(0).await;
+    let params = json!({"sessionId": session, "cwd": sandbox.path("project"), "mcpServers": []});
+    slow.say(&json!({"jsonrpc": "2.0", "id": 1, "method": "session/load", "params": params})).await;
+    let mut shown = 0;
+    let answer = loop {
+        let message = slow.wait(|_| true).await;
+        if message["id"] == 1 {
+            break message;
+        }
+        let kind = message["params"]["update"]["sessionUpdate"].as_str().unwrap_or_default();
+        shown += usize::from(kind.ends_with("message_chunk"));
+        // The pace of the client.
+        tokio::time::sleep(Duration::from_millis(35)).await;
+    };
+    assert!(answer["result"].is_object(), "{answer}");
+    assert_eq!(shown, count);
 }
 
 #[test]

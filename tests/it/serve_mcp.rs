@@ -6,7 +6,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rmcp::model::{CallToolRequestParams, CallToolResult, ProtocolVersion};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, GetPromptRequestParams, ProtocolVersion,
+    ReadResourceRequestParams,
+};
 use rmcp::service::RunningService;
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
@@ -358,18 +361,23 @@ async fn agents_are_tools_and_their_questions_are_elicitations() {
     }
 }
 
+/// Adds a service that asks the user.
+fn write_talker(sandbox: &Sandbox, flags: &[&str]) {
+    let program = json!({"command": servers::mcp_echo(), "args": flags});
+    let manifest = json!({
+        "version": 1, "kind": "service", "name": "talker", "description": "Asks the user.",
+        "transport": {"stdio": program}, "groups": {"talk": ["*"]},
+    });
+    sandbox.write("config/services/talker.json", &manifest.to_string());
+}
+
 /// A form of a service and a permission request both reach the client that made the call, in both eras. The other client
 /// of the same token hears nothing.
 #[tokio::test]
 async fn questions_of_tools_reach_the_client_that_calls() {
     for version in ERAS {
         let sandbox = Sandbox::new();
-        let program = json!({"command": servers::mcp_echo(), "args": ["--talks"]});
-        let manifest = json!({
-            "version": 1, "kind": "service", "name": "talker", "description": "Asks the user.",
-            "transport": {"stdio": program}, "groups": {"talk": ["*"]},
-        });
-        sandbox.write("config/services/talker.json", &manifest.to_string());
+        write_talker(&sandbox, &["--talks"]);
         let server = Server::start(&sandbox, &[]);
         let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
         let client = Connected::open(&server, "/mcp/services/talker", &token, version.clone()).await;
@@ -384,6 +392,58 @@ async fn questions_of_tools_reach_the_client_that_calls() {
         assert_eq!(developer.questions(), 1, "{version}: a protected path needs consent: {made:?}");
         assert_eq!(read(sandbox.path("project").join(path)), "made\n", "{version}");
     }
+}
+
+/// A prompt and a resource may need an answer of the user, too.
+#[tokio::test]
+async fn questions_of_prompts_and_resources_reach_the_client() {
+    for version in ERAS {
+        let sandbox = Sandbox::new();
+        write_talker(&sandbox, &["--talks", "--prompts", "--resources"]);
+        let server = Server::start(&sandbox, &[]);
+        let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
+        let client = Connected::open(&server, "/mcp/services/talker", &token, version.clone()).await;
+        let prompt = GetPromptRequestParams::new("show").with_arguments(arguments(json!({"file": "ask"})));
+        let prompt = client.client.get_prompt(prompt).await.expect("a prompt");
+        assert!(json!(prompt.messages).to_string().contains("accept"), "{version}: {prompt:?}");
+        assert_eq!(client.questions(), 1, "{version}");
+        let page = ReadResourceRequestParams::new("echo://pages/ask");
+        let page = client.client.read_resource(page).await.expect("a resource");
+        assert!(json!(page.contents).to_string().contains("accept"), "{version}: {page:?}");
+        assert_eq!(client.questions(), 1, "{version}");
+        // Those without a question work as before.
+        let plain = client.client.read_resource(ReadResourceRequestParams::new("echo://page")).await;
+        assert!(json!(plain.expect("a resource").contents).to_string().contains("the text of"), "{version}");
+        assert_eq!(client.questions(), 0, "{version}");
+    }
+}
+
+/// A client that calls on and never answers gets an error, and other principals notice nothing.
+#[tokio::test]
+async fn calls_that_wait_for_answers_are_limited() {
+    let sandbox = Sandbox::new();
+    write_talker(&sandbox, &["--talks", "--newer"]);
+    let server = Server::start(&sandbox, &[]);
+    let open = async |name: &str| {
+        let token = token(&sandbox, name, &["--root", &root(&sandbox)]);
+        Connected::open(&server, "/mcp/services/talker", &token, ProtocolVersion::V_2026_07_28).await
+    };
+    let ask = async |client: &Connected| {
+        let call = CallToolRequestParams::new("ask").with_arguments(arguments(json!({"what": "form"})));
+        client.client.call_tool_once(call).await
+    };
+    let (client, again) = (open("a").await, open("a").await);
+    for number in 0..32 {
+        let asked = ask(if number % 2 == 0 { &client } else { &again }).await;
+        assert!(matches!(asked, Ok(CallToolResponse::InputRequired(_))), "{number}: {asked:?}");
+    }
+    let refused = ask(&client).await.expect_err("too many calls wait").to_string();
+    assert!(refused.contains("32 of your calls wait for answers: answer one of them"), "{refused}");
+    let other = open("b").await;
+    assert!(
+        matches!(ask(&other).await, Ok(CallToolResponse::InputRequired(_))),
+        "another principal has its own places"
+    );
 }
 
 /// A folder outside the roots is refused without a question, and the answer does not say whether it exists.

@@ -167,6 +167,11 @@ async fn an_issuer_that_fails_leaves_the_known_keys() {
     assert!(at(60).await.is_ok());
     issuer.set_broken(true);
     assert!(at(60 + 60 * 60).await.is_ok(), "the keys stay");
+    let day = 24 * 60 * 60;
+    assert!(at(60 + day - 1).await.is_ok(), "for a day");
+    assert_eq!(at(60 + day).await, Err(OidcError::OldKeys), "and no longer");
+    issuer.set_broken(false);
+    assert!(at(60 + day + 60).await.is_ok(), "until the issuer answers again");
     // A document that names another issuer is not used.
     let other = Issuer::start(&[&key]);
     other.rename("https://login.example.com");
@@ -225,6 +230,35 @@ fn the_server_accepts_only_jwts_that_fit() {
     let log = || sandbox.log().iter().map(ToString::to_string).collect::<String>();
     eventually("the log has the reason", || log().contains("it is for another audience"));
     assert!(!log().contains(&good), "and not the JWT");
+}
+
+/// A client that is refused finds the issuer from the answer alone, as RFC 9728 describes it.
+#[test]
+fn a_refusal_leads_to_the_issuer() {
+    let sandbox = Sandbox::new();
+    write_config(&sandbox, "");
+    let key = SigningKey::ed25519("k");
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(&sandbox, &issuer);
+    let path = "/.well-known/oauth-protected-resource";
+    let refused = server.request("GET", "/mcp/coding/qa", &[], "");
+    let base = format!("http://{}", server.address);
+    let challenge = format!("Bearer realm=\"skein\", resource_metadata=\"{base}{path}\"");
+    assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some(challenge.as_str())));
+    let document = server.request("GET", path, &[], "");
+    assert_eq!((document.status, document.header("content-type")), (200, Some("application/json")));
+    let document = document.json();
+    assert_eq!(document["resource"], base);
+    assert_eq!(document["authorization_servers"], json!([issuer.url]));
+    assert_eq!(document["bearer_methods_supported"], json!(["header"]));
+    let foreign = server.request("GET", path, &[("host", "evil.example")], "");
+    assert_eq!(foreign.status, 403, "no foreign name gets into the document");
+    drop(server);
+    // Without an issuer there is no document, and no answer names one.
+    let server = Server::start(&sandbox, &[]);
+    assert_eq!(server.request("GET", path, &[], "").status, 404);
+    let refused = server.request("GET", "/mcp/coding/qa", &[], "");
+    assert_eq!(refused.header("www-authenticate"), Some("Bearer realm=\"skein\""));
 }
 
 /// A JWT and a token of one name share data. The end of the JWT ends its connection.

@@ -310,6 +310,8 @@ async fn visit(walk: &mut Walk, route: &str) {
             }
         }
         "/.well-known/agent-card.json" => walk.read_as_bob(route),
+        // This server has no issuer to name.
+        "/.well-known/oauth-protected-resource" => assert_eq!(walk.server.get(route, &walk.bob).status, 404),
         "/a2a/{agent}" => {
             walk.compare_http("POST", |agent| format!("/a2a/{agent}"), "zebra-one", "no-such", &Value::Null);
             visit_a2a(walk, &run, &session);

@@ -259,3 +259,26 @@ fn the_accelerator_names_a_session_after_its_first_turn() {
     client.finish();
     assert_eq!(asked_for_names(), 3);
 }
+
+/// A session is stored with its first prompt. On a full disk, its prompts fail for that reason, and later ones work.
+#[test]
+fn a_prompt_on_a_full_disk_fails_with_the_true_reason() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|_| Answer::Says(vec!["hello".to_owned()]));
+    let mut client = Acp::launch(&sandbox, model.offered_to(sandbox.command(&["acp", "-a", "goose"])));
+    client.introduce(&json!({}));
+    let session = client.session();
+    let store = rusqlite::Connection::open(sandbox.path("data/sessions.db")).unwrap();
+    let full = "CREATE TRIGGER full BEFORE INSERT ON session BEGIN SELECT raise(ROLLBACK, 'the disk is full'); END";
+    store.execute_batch(full).unwrap();
+    for text in ["a first word", "a second word"] {
+        let prompt = client.begin(&session, text);
+        let answer = client.answer(&prompt);
+        let problem = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer} is no error"));
+        assert!(problem.contains("the disk is full") && problem.contains("make room"), "{problem}");
+        assert!(!problem.contains("deleted"), "{problem}");
+    }
+    store.execute_batch("DROP TRIGGER full").unwrap();
+    let (reason, updates) = client.prompt(&session, "a third word");
+    assert_eq!((reason.as_str(), spoken(&updates).as_str()), ("end_turn", "hello"));
+}

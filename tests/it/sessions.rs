@@ -317,3 +317,41 @@ fn a_file_that_is_no_store_is_named_and_left_as_it_is() {
     let left = std::fs::read_to_string(sandbox.path("data/sessions.db")).unwrap();
     assert_eq!(left, "somebody's notes, and long enough to be looked at");
 }
+
+#[test]
+fn stats_count_turns_tokens_cost_and_tools() {
+    let sandbox = Sandbox::new();
+    let id = stored_here(&sandbox, [turn("hello", "hi"), turn("again", "hi")].concat());
+    store(&sandbox, &sandbox.path("home"), "Other", turn("hello", "hi"));
+    let here = sandbox.skein(&["sessions", "stats", "--json"]).json();
+    assert_eq!((&here["sessions"], &here["turns"], &here["ends"]), (&json!(1), &json!(2), &json!({"failed": 2})));
+    assert_eq!(
+        (&here["input"], &here["output"], &here["cached"], &here["cost"]),
+        (&json!(120), &json!(30), &json!(100), &json!(0.0123))
+    );
+    let tool = &here["tools"]["developer__read"];
+    assert_eq!((&tool["calls"], &tool["errors"]), (&json!(2), &json!(2)));
+    assert_eq!(sandbox.skein(&["sessions", "stats", &id, "--json"]).json(), here);
+    assert_eq!(sandbox.skein(&["sessions", "stats", "--all", "--json"]).json()["turns"], 3);
+    let text = sandbox.skein(&["sessions", "stats"]).stdout;
+    for line in [
+        "turns     2 (2 failed)",
+        "tokens    120 in (100 cached), 30 out",
+        "cost      0.0123 USD",
+        "developer__read  2 calls, 2 failed",
+    ] {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+}
+
+#[test]
+fn stats_draw_a_chart_or_say_that_there_is_nothing() {
+    let sandbox = Sandbox::new();
+    let nothing = sandbox.skein(&["sessions", "stats", "--chart", "tokens.svg"]);
+    assert!(nothing.code != 0 && nothing.stderr.contains("there is no turn to draw"), "{}", nothing.whole());
+    stored_here(&sandbox, turn("hello", "hi"));
+    let drawn = sandbox.skein(&["sessions", "stats", "--chart", "tokens.svg"]);
+    assert_eq!(drawn.code, 0, "{}", drawn.whole());
+    let svg = std::fs::read_to_string(sandbox.path("project/tokens.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("Tokens per day"), "{svg}");
+}

@@ -16,6 +16,7 @@ pub(crate) mod mcp_client;
 pub(crate) mod model;
 pub(crate) mod outside;
 pub(crate) mod peers;
+pub(crate) mod postgres;
 pub(crate) mod remote;
 pub(crate) mod serve;
 pub(crate) mod servers;

@@ -1,5 +1,5 @@
 // The console in Chromium: `node console.mjs CHROMIUM STORY ARGUMENTS…`. It judges nothing and prints what was seen as JSON.
-import { readFile } from "node:fs/promises";
+import { readFile, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
 
@@ -171,14 +171,17 @@ const stories = {
     return seen;
   },
 
-  // Every text of the corpus as prompt, answer, title, arguments and draft.
-  async injections([origin, token, file, hostile]) {
+  // Every text of the corpus as prompt, answer, title, argument, query, app and manifest.
+  async injections([url, file, hostile]) {
     const corpus = JSON.parse(await readFile(file, "utf8"));
     const { page } = await visit();
-    await logIn(page, origin, token);
+    const origin = new URL(url).origin;
+    await page.goto(url);
+    await page.waitForURL("**/console/sessions");
     const seen = { hits: [], shown: 0, count: corpus.length };
     const violations = [];
     page.on("console", (message) => { if (message.type() === "error" && message.text().includes("Content Security Policy")) violations.push(message.text()); });
+    const look = async (what) => { if (await page.evaluate(() => window.hit)) seen.hits.push(what); };
     await openSession(page, origin, corpus[0]);
     const address = page.url();
     for (const text of corpus.slice(1)) {
@@ -187,21 +190,90 @@ const stories = {
       await page.getByLabel("Your prompt").fill(text);
       await page.keyboard.press("Control+Enter");
       await page.locator("#transcript .prompt").nth(before).waitFor(WAIT);
-      if (await page.evaluate(() => window.hit)) seen.hits.push(text);
+      await look(text);
     }
     await idle(page);
     seen.shown = await page.locator("#transcript .prompt").count();
-    for (const path of [address, `${origin}/console/sessions`, `${origin}/console/sessions?q=window.hit`, `${origin}/console/graph`, `${origin}/console/modes/${hostile}`, `${origin}/console/approvals`]) {
-      await page.goto(path);
+    // A permission request with the corpus as path and content.
+    await openSession(page, origin, "write the corpus");
+    await page.goto(`${origin}/console/approvals`);
+    await page.locator("li[data-state=open]").waitFor(WAIT);
+    seen.diff = (await page.locator("li[data-request] .diff").first().textContent()).includes(corpus[0]);
+    await look("approvals");
+    const paths = [address, "/console/sessions", "/console/sessions?q=window.hit", "/console/graph", "/console/services/hostile",
+      `/console/modes/${hostile}`, "/console/approvals", "/console/apps", "/console/manifests", "/console/rules",
+      "/console/manifests/edit?file=services%2Fhostile.yaml", "/console/health"];
+    for (const path of paths) {
+      await page.goto(new URL(path, origin).href);
       await page.waitForTimeout(100);
-      if (await page.evaluate(() => window.hit)) seen.hits.push(path);
+      await look(path);
       seen.scripts = await page.evaluate(() => [...document.scripts].map((script) => new URL(script.src).pathname));
+      if (path === "/console/apps") seen.apps = await page.locator("ul.rows > li").count();
     }
+    for (const index of [0, 1, 2]) {
+      await page.goto(`${origin}/console/apps/app-${index}`);
+      await page.waitForTimeout(100);
+      await look(`app ${index}`);
+    }
+    // A manifest whose fields and values are the corpus: findings, diff, editor and form.
+    await page.goto(`${origin}/console/manifests/edit?file=services%2Fhostile.yaml`);
+    const lines = [...new Set(corpus)].map((text) => `${JSON.stringify(text)}: ${JSON.stringify(text)}`);
+    await page.getByLabel("Content of the file").fill(`version: 1\nkind: service\nname: ${JSON.stringify(corpus[0])}\n${lines.join("\n")}\n`);
+    await page.getByRole("button", { name: "Check and compare" }).click();
+    await page.locator("#findings .finding").first().waitFor(WAIT);
+    seen.findings = await page.locator("#findings .finding").count();
+    await look("findings");
     for (const text of corpus) {
       await page.goto(`${origin}/console/sessions?${new URLSearchParams({ q: text, mode: text, state: text, after: text })}`);
-      if (await page.evaluate(() => window.hit)) seen.hits.push(`query ${text}`);
+      await look(`query ${text}`);
+    }
+    for (const text of corpus.slice(0, 8)) {
+      await page.goto(`${origin}/console/manifests/edit?${new URLSearchParams({ file: `services/${text}.yaml` })}`);
+      await look(`file ${text}`);
     }
     return { ...seen, violations };
+  },
+
+  // A person saves a manifest with a mistake, and then without.
+  async manifest([url, file]) {
+    const { page } = await visit();
+    const origin = new URL(url).origin;
+    await page.goto(url);
+    await page.waitForURL("**/console/sessions");
+    await page.getByRole("link", { name: "Manifests" }).click();
+    await page.getByLabel("New file").fill("services/web.yaml");
+    await page.keyboard.press("Enter");
+    await page.getByText("This file does not exist yet.").waitFor(WAIT);
+    const text = "version: 1\nkind: service\nname: web\ndescription: Reads pages.\ntransport:\n  http:\n    url: http://127.0.0.1:9/\n";
+    const area = page.getByLabel("Content of the file");
+    const press = (name) => Promise.all([page.waitForEvent("load"), page.getByRole("button", { name, exact: true }).click()]);
+    const check = async (content) => {
+      await area.fill(content);
+      await press("Check and compare");
+    };
+    await check(text.replace("transport", "transprt"));
+    const seen = { refused: await problem(page), finding: await page.locator("ol.source .finding").first().textContent() };
+    seen.line = await page.locator("ol.source li", { has: page.locator(".finding", { hasText: "unknown field" }) }).first().getAttribute("value");
+    seen.saveable = await page.getByRole("button", { name: "Save", exact: true }).count();
+    seen.written = await readFile(file, "utf8").then(() => true, () => false);
+    seen.kept = await area.inputValue();
+    await check(text);
+    seen.added = (await page.locator(".diff .add").allTextContents()).join("\n");
+    await press("Save");
+    seen.saved = (await readFile(file, "utf8")) === text;
+    // The form of the schema, and a file that another program changes meanwhile.
+    await page.getByText("Fields of the schema").click();
+    await page.locator("[name='field.description']").fill("From the form.");
+    await press("Fill in and compare");
+    seen.form = (await page.locator(".diff .add").allTextContents()).join("\n");
+    await writeFile(file, text.replace("Reads pages.", "Theirs."));
+    await press("Save");
+    seen.changed = await problem(page);
+    await page.goto(`${origin}/console/manifests`);
+    seen.listed = await page.getByRole("link", { name: "services/web.yaml" }).count();
+    await page.goto(`${origin}/console/graph`);
+    seen.graph = await page.locator("tr[data-service=web]").count();
+    return seen;
   },
 
   // A person corrects a route.
@@ -236,9 +308,10 @@ const stories = {
     return seen;
   },
 
-  // Ten tabs on one connection pool: all stay live, with one event stream.
-  async tabs([origin, token]) {
+  // Ten tabs on one connection pool: all stay live, with one event stream, or with a WebSocket each.
+  async tabs([origin, token, alone]) {
     const { context, page } = await visit();
+    if (alone) await context.addInitScript(() => { delete window.SharedWorker; });
     await logIn(page, origin, token);
     await openSession(page, origin, "good morning");
     await idle(page);
@@ -253,7 +326,7 @@ const stories = {
     await page.keyboard.press("Control+Enter");
     const shown = pages.map((tab) => tab.locator("#transcript .answer .said", { hasText: "to all tabs" }).waitFor(WAIT));
     await Promise.all(shown);
-    return { tabs: pages.length, workers: 1 };
+    return { tabs: pages.length, workers: await page.evaluate(() => (typeof SharedWorker === "undefined" ? 0 : 1)) };
   },
 
   // The server restarts while a person types.
@@ -293,7 +366,7 @@ const stories = {
     await first.goto(`${origin}/console/approvals`);
     await first.locator("li[data-state=open]").waitFor(WAIT);
     const session = await first.locator("li[data-request] .meta a").getAttribute("href");
-    const paths = { login: "/console/login", sessions: "/console/sessions", session, approvals: "/console/approvals", graph: "/console/graph", mode: `/console/modes/${modePath}`, routing: "/console/routing?prompt=fix+the+login", apps: "/console/apps", health: "/console/health" };
+    const paths = { login: "/console/login", sessions: "/console/sessions", session, approvals: "/console/approvals", graph: "/console/graph", mode: `/console/modes/${modePath}`, service: "/console/services/developer", routing: "/console/routing?prompt=fix+the+login", evaluation: "/console/routing/evaluation", apps: "/console/apps", manifests: "/console/manifests", manifest: "/console/manifests/edit?file=services%2Fweb.yaml", rules: "/console/rules", health: "/console/health" };
     const findings = [];
     const wide = [];
     let views = 0;

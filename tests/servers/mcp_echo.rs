@@ -37,6 +37,8 @@ struct Flags {
     garbage: bool,
     /// Every page of tools names another.
     endless_pages: bool,
+    /// Offers so many tools on one page: its usual ones, and `tool_N` for the rest.
+    tools: Option<String>,
     /// Stays when its input ends. SIGTERM is ignored by whoever starts it so: `trap '' TERM` is inherited.
     hang_on_stop: bool,
     exit_at_start: bool,
@@ -77,6 +79,7 @@ impl Flags {
                 "--list-once" => flags.list_once = true,
                 "--garbage" => flags.garbage = true,
                 "--endless-pages" => flags.endless_pages = true,
+                "--tools" => flags.tools = Some(value()?),
                 "--hang-on-stop" => flags.hang_on_stop = true,
                 "--exit-at-start" => flags.exit_at_start = true,
                 "--poisoned" => flags.poisoned = true,
@@ -236,9 +239,18 @@ impl Server {
                 }
                 answer(&id, json!({"prompts": prompts}));
             }
+            // Questions wait for an answer, and the next message must be heard meanwhile.
+            "prompts/get" | "resources/read" if self.flags.talks && asks_first(&message["params"]) => {
+                let (server, is_prompt) = (Arc::clone(self), method == "prompts/get");
+                std::thread::spawn(move || {
+                    let text = server.talks.ask_form();
+                    let page = || json!({"contents": [{"uri": message["params"]["uri"], "text": text}]});
+                    answer(&id, if is_prompt { prompt(&text) } else { page() });
+                });
+            }
             "prompts/get" if self.flags.prompts => {
                 let text = format!("read {}", message["params"]["arguments"]["file"].as_str().unwrap_or_default());
-                answer(&id, json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}));
+                answer(&id, prompt(&text));
             }
             "resources/list" if self.flags.resources => {
                 answer(&id, json!({"resources": [{"uri": "echo://page", "name": "page"}]}));
@@ -403,6 +415,8 @@ impl Server {
         if self.flags.talks {
             tools.extend(talking::tools(&self.talks));
         }
+        let wanted: usize = self.flags.tools.as_deref().and_then(|count| count.parse().ok()).unwrap_or(0);
+        tools.extend((tools.len()..wanted).map(|number| tool(&format!("tool_{number}"), "One of many.", json!({}))));
         json!({"tools": tools})
     }
 }
@@ -415,6 +429,15 @@ fn tool(name: &str, description: &str, properties: Value) -> Value {
         "description": description,
         "inputSchema": {"type": "object", "properties": properties, "required": required},
     })
+}
+
+/// True for the prompt and the resource that need an answer of the user.
+fn asks_first(params: &Value) -> bool {
+    params["arguments"]["file"] == "ask" || params["uri"] == "echo://pages/ask"
+}
+
+fn prompt(text: &str) -> Value {
+    json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]})
 }
 
 /// Parts of 100,000 bytes: texts, resources and images in turn.

@@ -281,6 +281,7 @@ fn host<'js>(
         Ok(number)
     };
     let shared = Rc::clone(state);
+    // Returns whether the code may print more.
     let print = move |line: String| {
         let mut printed = shared.printed.borrow_mut();
         if printed.len() + line.len() >= shared.limits.output {
@@ -290,10 +291,11 @@ fn host<'js>(
             }
             printed.push_str(&line[..room]);
             shared.stop.set(Some(CodeStop::Output));
-            return;
+            return false;
         }
         printed.push_str(&line);
         printed.push('\n');
+        true
     };
     let prelude: Function<'js> = ctx.eval(PRELUDE)?;
     prelude.call((functions, Function::new(ctx.clone(), call)?, Function::new(ctx.clone(), print)?))

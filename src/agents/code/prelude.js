@@ -43,7 +43,9 @@
     console[level] = (...values) => {
       let line = "";
       for (let at = 0; at < values.length; at++) line += (at ? " " : "") + shown(values[at]);
-      print(whole(line));
+      // The engine asks the host whether to stop only after some thousand steps of the code. Empty steps take no time,
+      // and the stop cannot be caught.
+      if (!print(whole(line))) for (;;);
     };
   }
   const visible = { __proto__: null, console };

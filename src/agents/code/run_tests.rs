@@ -206,6 +206,21 @@ async fn a_stopped_code_makes_no_more_calls() {
     assert!(said.contains("the arguments of all calls are more than 16 MiB"), "{said}");
 }
 
+/// Each step leaves a rejection behind. The third line exceeds the limit of 50,000 bytes, so there is no fourth step.
+#[tokio::test]
+async fn code_that_prints_too_much_stops_at_that_line() {
+    for print in ["console.log(line)", "try { console.log(line) } catch {} finally { continue }"] {
+        let code = format!(
+            "const line = 'x'.repeat(20000), kept = []; \
+             for (let i = 1; ; i++) {{ kept.push(Promise.reject(new Error('step ' + i))); {print} }}"
+        );
+        let report = reported(&code, CodeLimits::default()).await;
+        assert_eq!(report.end, CodeEnd::Stopped(CodeStop::Output), "{code}");
+        assert_eq!(report.unhandled, ["step 1", "step 2", "step 3"], "{code}");
+        assert_eq!(report.printed.len(), 50_000, "the line that exceeds the limit is cut");
+    }
+}
+
 #[tokio::test]
 async fn code_that_takes_all_there_is_is_ended() {
     for (code, expected) in [

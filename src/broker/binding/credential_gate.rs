@@ -5,13 +5,16 @@
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
+use super::super::audit_asker::read_answer;
 use super::super::gate::DecisionReason;
+use super::audit::AuditBasis;
 use super::host_gate::SessionHostGate;
 use crate::manifest::ApprovalLevel;
 use crate::sandbox::ConsentRefusal;
 use crate::sandbox::git::{GitGate, GitRequest};
 use crate::sandbox::proxy::PortGate;
 use crate::tool::ask::{ConsentSubject, PermissionRequest, PermissionResponse};
+use crate::tool::{AuditKind, AuditRecord, AuditSource, AuditVerdict};
 
 /// The tool names that these requests and their consents have.
 const SANDBOX_GIT: &str = "sandbox:git";
@@ -38,7 +41,33 @@ impl PortGate for SessionHostGate {
 }
 
 impl SessionHostGate {
+    /// Decides about a use of this machine, and records the decision.
     async fn ask_about(&self, tool: &str, title: String, arguments: Map<String, Value>) -> Result<(), ConsentRefusal> {
+        let mut basis = AuditBasis::from(AuditSource::Consent);
+        let decision = self.decide_use(tool, title, arguments.clone(), &mut basis).await;
+        let AuditBasis { source, rule } = basis;
+        let is_managed = decision.is_err() && source == AuditSource::Managed;
+        self.audit.record(AuditRecord {
+            kind: if is_managed { AuditKind::Managed } else { AuditKind::Escape },
+            actor: self.actor.clone(),
+            subject: tool.to_owned(),
+            call: None,
+            decision: if decision.is_ok() { AuditVerdict::Allow } else { AuditVerdict::Refuse },
+            source,
+            rule,
+            arguments: Some(arguments),
+        });
+        decision
+    }
+
+    /// Decides about a use. `basis` receives what decided; it is an earlier answer of the user at first.
+    async fn decide_use(
+        &self,
+        tool: &str,
+        title: String,
+        arguments: Map<String, Value>,
+        basis: &mut AuditBasis,
+    ) -> Result<(), ConsentRefusal> {
         let subject = ConsentSubject::of(tool, &arguments, false, None);
         let refuse = |reason: &str| Err(ConsentRefusal { reason: reason.to_owned() });
         match self.state.consents.about(&subject) {
@@ -49,7 +78,9 @@ impl SessionHostGate {
         let level = self.policy.approval();
         match level {
             ApprovalLevel::ReadOnly | ApprovalLevel::Deny => {
-                return refuse(&self.policy.explain(&DecisionReason::Level(level)));
+                let because = DecisionReason::Level(level);
+                *basis = AuditBasis::of(&self.policy, &because, AuditVerdict::Refuse);
+                return refuse(&self.policy.explain(&because));
             }
             ApprovalLevel::Ask | ApprovalLevel::Smart | ApprovalLevel::Auto => {}
         }
@@ -68,6 +99,7 @@ impl SessionHostGate {
             always: subject.clone(),
         };
         let response = self.asker.ask(request).await;
+        *basis = read_answer(response).1.into();
         tracing::info!(tool, title, ?response, "the user was asked about a use of this machine");
         match response {
             PermissionResponse::Allow => Ok(()),

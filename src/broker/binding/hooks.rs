@@ -11,7 +11,7 @@ use super::super::hook_reply::{self, HookDecision, HookReply, HookReplyError};
 use super::{AdmittedCall, Binding};
 use crate::manifest::{ConfiguredHook, HookEvent, HookFailure};
 use crate::services::{HookProcess, HookProcessError};
-use crate::tool::{CallContext, Notice, ServiceError, ToolOutcome, strip_to_line, truncate};
+use crate::tool::{AuditVerdict, CallContext, Notice, ServiceError, ToolOutcome, strip_to_line, truncate};
 
 /// The time of a hook without its own limit.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
@@ -80,9 +80,21 @@ impl Binding {
         for hook in due {
             match self.run_hook(hook, &input, context).await {
                 Err(HookError::Process(HookProcessError::Cancelled)) => return Err(ServiceError::Cancelled),
-                Err(error) => refusals.extend(report_failure(hook, &error, context)),
+                Err(error) => {
+                    let refusal = report_failure(hook, &error, context);
+                    if refusal.is_some() {
+                        self.record_hook(hook, AuditVerdict::Refuse, context);
+                    }
+                    refusals.extend(refusal);
+                }
                 Ok(HookReply { decision, context: added, message }) => {
                     tracing::debug!(event = event.as_str(), hook = %hook.place, ?decision, "a hook has ended");
+                    let verdict_of_hook = match &decision {
+                        Some(HookDecision::Refuse(_)) => AuditVerdict::Refuse,
+                        Some(HookDecision::Ask(_)) => AuditVerdict::Ask,
+                        None => AuditVerdict::Allow,
+                    };
+                    self.record_hook(hook, verdict_of_hook, context);
                     match decision {
                         Some(HookDecision::Refuse(reason)) => refusals.push(refusal_text(hook, &reason)),
                         Some(HookDecision::Ask(reason)) => verdict.question = Some(reason),

@@ -7,17 +7,20 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use futures::future::BoxFuture;
 use serde_json::{Map, json};
 
-use super::super::gate::{self, GateDecision, HostCall};
+use super::super::gate::{self, DecisionReason, GateDecision, HostCall};
 use super::super::session_state::BrokerState;
 use super::CallPolicy;
+use super::audit::AuditBasis;
 use crate::network::RemoteHost;
 use crate::permissions::{RuleDecision, SourcedRule, judge_host};
-use crate::sandbox::proxy::{HostAnswer, HostGate, HostQuestion, HostRecord, HostRefusal, HostRuling};
+use crate::sandbox::proxy::{HostAnswer, HostGate, HostQuestion, HostRecord, HostRefusal, HostRuling, RefusalReason};
 use crate::tool::ask::{Asker, ConsentSubject, PermissionRequest, PermissionResponse};
-use crate::tool::{Notice, NoticeSink};
+use crate::tool::{AuditKind, AuditRecord, AuditSink, AuditSource, AuditVerdict, Notice, NoticeSink};
 
 /// The tool name that requests and consents about hosts of a sandbox have.
 const SANDBOX_NETWORK: &str = "sandbox:network";
+/// The actor of decisions about the process of a service or an external agent, which several modes may use.
+const PROGRAM: &str = "program";
 
 /// The gate of one session in one mode. It holds no session, because the session holds the sandboxes that use it.
 pub(in crate::broker) struct SessionHostGate {
@@ -25,6 +28,9 @@ pub(in crate::broker) struct SessionHostGate {
     pub(in crate::broker) asker: Arc<dyn Asker>,
     /// What the broker remembers about the top-level session.
     pub(in crate::broker) state: Arc<BrokerState>,
+    pub(in crate::broker) audit: Arc<dyn AuditSink>,
+    /// The mode, as `agent/mode`.
+    pub(in crate::broker) actor: String,
 }
 
 /// Returns what the host rules say.
@@ -38,8 +44,45 @@ fn apply_rules(rules: &[SourcedRule], host: &RemoteHost) -> HostRuling {
     }
 }
 
+/// Records a decision about a host.
+fn record_host(audit: &dyn AuditSink, actor: &str, record: &HostRecord, AuditBasis { source, rule }: AuditBasis) {
+    let is_managed = record.refusal.is_some() && source == AuditSource::Managed;
+    audit.record(AuditRecord {
+        kind: if is_managed { AuditKind::Managed } else { AuditKind::Host },
+        actor: actor.to_owned(),
+        subject: record.host.authority(),
+        call: None,
+        decision: if record.refusal.is_some() { AuditVerdict::Refuse } else { AuditVerdict::Allow },
+        source,
+        rule,
+        arguments: None,
+    });
+}
+
+/// Returns what decided about a host, if it was not the user. `None` if only the session knows.
+fn basis_of_sandbox(rules: &[SourcedRule], record: &HostRecord) -> Option<AuditBasis> {
+    let by_sandbox = |check: &str| AuditBasis { source: AuditSource::Sandbox, rule: Some(check.to_owned()) };
+    match (&record.refusal, judge_host(rules, &record.host)) {
+        (Some(RefusalReason::Rule(_)), RuleDecision::Deny(rule)) => {
+            Some(AuditBasis::of_rules(std::slice::from_ref(rule)))
+        }
+        (Some(RefusalReason::Rule(_)), _) => Some(AuditSource::Rule.into()),
+        (Some(RefusalReason::Profile | RefusalReason::Unlisted), _) => Some(by_sandbox("profile")),
+        (Some(RefusalReason::Address { .. }), _) => Some(by_sandbox("address")),
+        (Some(RefusalReason::OtherName(_)), _) => Some(by_sandbox("server name")),
+        (Some(RefusalReason::Unanswered | RefusalReason::TooManyQuestions), _) => Some(AuditSource::NoUser.into()),
+        (Some(RefusalReason::Declined(_)), _) => None,
+        (None, _) if record.consented => None,
+        (None, RuleDecision::Allow(rules)) => {
+            let rules: Vec<_> = rules.into_iter().cloned().collect();
+            Some(AuditBasis::of_rules(&rules))
+        }
+        (None, _) => Some(by_sandbox("profile")),
+    }
+}
+
 /// Logs a decision.
-fn log_decision(HostRecord { host, command, refusal }: &HostRecord) {
+fn log_decision(HostRecord { host, command, refusal, .. }: &HostRecord) {
     let command = command.as_deref().unwrap_or_default();
     match refusal {
         Some(reason) => tracing::info!(host = %host.authority(), command, %reason, "the sandbox refused a host"),
@@ -58,13 +101,15 @@ impl HostGate for SessionHostGate {
 
     fn record(&self, record: &HostRecord) {
         log_decision(record);
+        let basis = basis_of_sandbox(&self.policy.rules, record).unwrap_or_else(|| self.basis_of_answer(record));
+        record_host(self.audit.as_ref(), &self.actor, record, basis);
     }
 }
 
 /// The sessions that use a program.
 pub(in crate::broker) enum ProgramUsers {
-    /// One session, which gets questions and notices about refusals.
-    One(Arc<dyn NoticeSink>),
+    /// One session, which gets questions, notices about refusals, and entries in its audit log.
+    One { notices: Arc<dyn NoticeSink>, audit: Arc<dyn AuditSink> },
     /// Several. None can be asked, because its answer would hold for the others.
     Several,
 }
@@ -107,7 +152,10 @@ impl HostGate for ProgramHostGate {
 
     fn record(&self, record: &HostRecord) {
         log_decision(record);
-        let (ProgramUsers::One(notices), Some(reason)) = (&self.users, &record.refusal) else { return };
+        let ProgramUsers::One { notices, audit } = &self.users else { return };
+        let basis = basis_of_sandbox(&self.rules, record).unwrap_or(AuditSource::User.into());
+        record_host(audit.as_ref(), PROGRAM, record, basis);
+        let Some(reason) = &record.refusal else { return };
         let refusal = HostRefusal { host: record.host.clone(), reason: reason.clone() }.to_string();
         let text = match &record.command {
             Some(program) => format!("{program}: {refusal}"),
@@ -121,6 +169,25 @@ impl HostGate for ProgramHostGate {
 }
 
 impl SessionHostGate {
+    /// Returns what decided about a host that needed consent.
+    fn basis_of_answer(&self, record: &HostRecord) -> AuditBasis {
+        let subject = ConsentSubject::of_host(SANDBOX_NETWORK, record.host.to_string());
+        if self.state.consents.about(&subject) == Some(record.refusal.is_none()) {
+            return AuditSource::Consent.into();
+        }
+        let user_named = self.state.hosts.contains(&record.host);
+        let ruling = judge_host(&self.policy.rules, &record.host);
+        let call = HostCall { host: record.host.clone(), user_named, ruling };
+        let of = |because: &DecisionReason, decision| AuditBasis::of(&self.policy, because, decision);
+        match (gate::judge_host(self.policy.approval(), call, RuleDecision::Silent), &record.refusal) {
+            (GateDecision::Run(because), None) => of(&because, AuditVerdict::Allow),
+            (GateDecision::Refuse(because), Some(_)) => of(&because, AuditVerdict::Refuse),
+            (GateDecision::Ask(because) | GateDecision::Run(because) | GateDecision::Refuse(because), _) => {
+                of(&because, AuditVerdict::Ask).with_source(AuditSource::User)
+            }
+        }
+    }
+
     async fn answer(&self, HostQuestion { host, command }: HostQuestion) -> HostAnswer {
         let subject = ConsentSubject::of_host(SANDBOX_NETWORK, host.to_string());
         match self.state.consents.about(&subject) {

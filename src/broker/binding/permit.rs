@@ -7,16 +7,18 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::super::audit_asker::{AuditAsker, read_answer};
 use super::super::consent;
 use super::super::gate::{DecisionReason, GateDecision};
 use super::super::session_state::BrokerState;
 use super::super::{files, sanitize};
+use super::audit::AuditBasis;
 use super::{AdmittedCall, Binding, BoundTool};
 use crate::manifest::ApprovalLevel;
 use crate::services::Service;
 use crate::services::builtin::developer;
-use crate::tool::ask::{ConsentSubject, PermissionRequest, PermissionResponse};
-use crate::tool::{CallContext, FileTarget, ServiceError, ToolOutcome, path_line};
+use crate::tool::ask::{Asker, ConsentSubject, PermissionRequest, PermissionResponse};
+use crate::tool::{AuditSource, AuditVerdict, CallContext, FileTarget, ServiceError, ToolOutcome, path_line};
 
 /// A call as the user sees it in a permission request.
 pub(super) struct ProposedCall<'a> {
@@ -51,12 +53,32 @@ impl Binding {
         }
     }
 
-    /// Runs all checks before a call. The inner `Err` is the outcome that the caller gets instead of a call.
+    /// Runs all checks before a call, and records the decision. The inner `Err` is the outcome that the caller gets
+    /// instead of a call.
     pub(super) async fn check_call(
         &self,
         name: &str,
         arguments: &Map<String, Value>,
         context: &CallContext,
+    ) -> Result<Result<AdmittedCall<'_>, ToolOutcome>, ServiceError> {
+        let mut basis = AuditBasis::from(AuditSource::Scope);
+        let checked = self.decide_call(name, arguments, context, &mut basis).await;
+        let (decision, basis) = match &checked {
+            Ok(Ok(_)) => (AuditVerdict::Allow, basis),
+            Ok(Err(_)) => (AuditVerdict::Refuse, basis),
+            Err(_) => (AuditVerdict::Refuse, AuditSource::Cancel.into()),
+        };
+        self.record_call(name, arguments, context, decision, basis);
+        checked
+    }
+
+    /// Decides about a call. `basis` receives what decided.
+    async fn decide_call(
+        &self,
+        name: &str,
+        arguments: &Map<String, Value>,
+        context: &CallContext,
+        basis: &mut AuditBasis,
     ) -> Result<Result<AdmittedCall<'_>, ToolOutcome>, ServiceError> {
         let mut admitted = match self.admit(name, arguments, context).await? {
             Ok(admitted) => admitted,
@@ -64,6 +86,7 @@ impl Binding {
         };
         let (tool, service) = (admitted.tool, admitted.service);
         if let Some(reason) = self.check_unchanged(tool, service, context).await? {
+            *basis = AuditSource::Change.into();
             return Ok(Err(ToolOutcome::error(reason)));
         }
         // Acquire the lock before the decision: the wait can be long, and the state afterwards counts.
@@ -75,6 +98,7 @@ impl Binding {
                 passed = turnstile.acquire(files) => passed,
             };
             if let Err(reason) = passed {
+                *basis = AuditSource::Lock.into();
                 return Ok(Err(ToolOutcome::error(format!("`{name}` was not called: {reason}"))));
             }
             admitted = match self.admit(name, arguments, context).await? {
@@ -91,6 +115,7 @@ impl Binding {
         let state = self.user_state(context);
         let is_refused = |subject: &ConsentSubject| state.consents.about(subject) == Some(false);
         if is_refused(&subject) || tool.script(arguments).is_some_and(|script| is_refused(&script.shell_subject())) {
+            *basis = AuditSource::Consent.into();
             return Ok(Err(refusal(name, "the user refused such calls for this session")));
         }
         let mut decision = self.decide(name, &admitted, arguments);
@@ -99,9 +124,11 @@ impl Binding {
             && let Some(verdict) = self.run_call_hooks(name, &admitted, arguments, context).await?
         {
             if let Some(reason) = verdict.refusal {
+                *basis = AuditSource::Hook.into();
                 return Ok(Err(refusal(name, &reason)));
             }
             // Hooks take time. The tool, the level and the targets of paths may have changed meanwhile.
+            *basis = AuditSource::Change.into();
             let now = match self.admit(name, arguments, context).await? {
                 Ok(now) => now,
                 Err(error) => return Ok(Err(refusal(name, &error.to_string()))),
@@ -125,9 +152,13 @@ impl Binding {
             admitted.hook_context = verdict.context;
         }
         match decision {
-            GateDecision::Run(_) => {}
-            GateDecision::Refuse(because) => return Ok(Err(refusal(name, &self.policy.explain(&because)))),
+            GateDecision::Run(because) => *basis = AuditBasis::of(&self.policy, &because, AuditVerdict::Allow),
+            GateDecision::Refuse(because) => {
+                *basis = AuditBasis::of(&self.policy, &because, AuditVerdict::Refuse);
+                return Ok(Err(refusal(name, &self.policy.explain(&because))));
+            }
             GateDecision::Ask(because) => {
+                let question = AuditBasis::of(&self.policy, &because, AuditVerdict::Ask);
                 // The request shows the hidden paths that consent opens.
                 let mut shown = arguments.clone();
                 let opened = self.paths_to_ask(tool, arguments);
@@ -140,10 +171,13 @@ impl Binding {
                     target: admitted.target.as_ref(),
                     arguments: &shown,
                 };
-                if let Some(reason) = self.request_consent(call, subject, &because, context).await? {
+                let (refused, answered_by) = self.request_consent(call, subject, &because, context).await?;
+                *basis = question.with_source(answered_by);
+                if let Some(reason) = refused {
                     return Ok(Err(refusal(name, &reason)));
                 }
                 // The user may answer late. The tool, the level and the targets of paths may have changed meanwhile.
+                let consent = std::mem::replace(basis, AuditSource::Change.into());
                 let now = match self.admit(name, arguments, context).await? {
                     Ok(now) => now,
                     Err(error) => return Ok(Err(refusal(name, &error.to_string()))),
@@ -152,7 +186,10 @@ impl Binding {
                     return Ok(Err(refusal(name, &reason)));
                 }
                 match self.decide(name, &now, arguments) {
-                    GateDecision::Refuse(because) => return Ok(Err(refusal(name, &self.policy.explain(&because)))),
+                    GateDecision::Refuse(because) => {
+                        *basis = AuditBasis::of(&self.policy, &because, AuditVerdict::Refuse);
+                        return Ok(Err(refusal(name, &self.policy.explain(&because))));
+                    }
                     GateDecision::Ask(DecisionReason::Protected { path, .. })
                         if !matches!(because, DecisionReason::Protected { .. }) =>
                     {
@@ -165,6 +202,7 @@ impl Binding {
                     return Ok(Err(ToolOutcome::error(reason)));
                 }
                 admitted.consented = true;
+                *basis = consent;
             }
         }
         Ok(Ok(admitted))
@@ -227,14 +265,14 @@ impl Binding {
         })
     }
 
-    /// Asks for consent. Returns the reason if it was not given, `None` if it was.
+    /// Asks for consent. Returns the reason if it was not given, `None` if it was, and what decided.
     pub(super) async fn request_consent(
         &self,
         call: ProposedCall<'_>,
         subject: ConsentSubject,
         because: &DecisionReason,
         context: &CallContext,
-    ) -> Result<Option<String>, ServiceError> {
+    ) -> Result<(Option<String>, AuditSource), ServiceError> {
         let state = self.user_state(context);
         let consents = &state.consents;
         let protected = match because {
@@ -250,7 +288,7 @@ impl Binding {
             | DecisionReason::ManagedSandbox(_) => None,
         };
         if protected.is_none() && consents.about(&subject) == Some(true) {
-            return Ok(None);
+            return Ok((None, AuditSource::Consent));
         }
         // Only a built-in tool has a target, so the name identifies the tool.
         let change = match call.target.and(call.name.strip_prefix("developer__")) {
@@ -273,12 +311,12 @@ impl Binding {
             always: subject.clone(),
         };
         let _open = context.open_question();
-        let answer = tokio::select! {
+        let (answer, source) = tokio::select! {
             biased;
             () = context.cancel.cancelled() => return Err(ServiceError::Cancelled),
             answer = self.answer(question, because, context) => answer,
         };
-        Ok(match answer {
+        let refused = match answer {
             PermissionResponse::Allow => None,
             PermissionResponse::AllowAlways if protected.is_some() => None,
             PermissionResponse::AllowAlways => {
@@ -291,24 +329,32 @@ impl Binding {
                 Some("the user refused, and refuses such calls for this session".to_owned())
             }
             PermissionResponse::Unavailable => Some(self.policy.explain_no_asker(because)),
-        })
+        };
+        Ok((refused, source))
     }
 
-    /// Returns the judge's answer if the level is `smart` and the judge is certain, otherwise the user's.
+    /// Returns the judge's answer if the level is `smart` and the judge is certain, otherwise the user's; and whose it is.
     async fn answer(
         &self,
         question: PermissionRequest,
         because: &DecisionReason,
         context: &CallContext,
-    ) -> PermissionResponse {
+    ) -> (PermissionResponse, AuditSource) {
         let judge = self.policy.judge.as_ref().filter(|_| *because == DecisionReason::Level(ApprovalLevel::Smart));
         if let Some(judge) = judge
             && judge.finds_read_only(&question).await
             && self.approval() == ApprovalLevel::Smart
         {
-            return PermissionResponse::Allow;
+            return (PermissionResponse::Allow, AuditSource::Judge);
         }
-        context.client_asker().unwrap_or(&self.request.asker).ask(question).await
+        let answer = match context.client_asker().filter(|asker| !Arc::ptr_eq(asker, &self.request.asker)) {
+            Some(asker) => {
+                let (asker, audit) = (Arc::clone(asker), Arc::clone(&self.request.session.audit));
+                AuditAsker { asker, audit, actor: self.mode.to_string() }.ask(question).await
+            }
+            None => self.request.asker.ask(question).await,
+        };
+        (answer, read_answer(answer).1)
     }
 }
 

@@ -11,12 +11,13 @@ use serde_json::{Map, Value, json};
 use super::super::gate::{self, DecisionReason, GateDecision};
 use super::super::manage::matches_template;
 use super::Binding;
+use super::audit::AuditBasis;
 use super::permit::ProposedCall;
 use crate::ids::ServiceName;
 use crate::manifest::{ApprovalLevel, Layer, Transport};
 use crate::permissions::{self, Argument, Call, RuleDecision};
 use crate::tool::ask::ConsentSubject;
-use crate::tool::{CallContext, Catalog, ServiceError};
+use crate::tool::{AuditKind, AuditSource, AuditVerdict, CallContext, Catalog, ServiceError};
 
 /// Names of resources and prompts in rules, after `SERVICE__`.
 const RESOURCES: &str = "resources/read";
@@ -170,26 +171,56 @@ impl Binding {
         let name = format!("{service}__{what}");
         let refused = |reason: String| Err(ServiceError::NotPermitted { what: name.clone(), reason });
         let subject = ConsentSubject::of(&name, &arguments, false, None).by_services(context.chain());
+        let record = |decision, basis| {
+            self.record_decision(AuditKind::Call, &name, &arguments, context, decision, basis);
+        };
+        let of = |because: &DecisionReason, decision| AuditBasis::of(&self.policy, because, decision);
         if self.user_state(context).consents.about(&subject) == Some(false) {
+            record(AuditVerdict::Refuse, AuditSource::Consent.into());
             return refused("the user refused such calls for this session".to_owned());
         }
         match (self.judge_whole(&name, service, &arguments), requester) {
-            (GateDecision::Run(_), _) => Ok(()),
+            (GateDecision::Run(because), _) => {
+                record(AuditVerdict::Allow, of(&because, AuditVerdict::Allow));
+                Ok(())
+            }
             // A user's own request needs no consent, and `read-only` does not block it. Other refusals still apply.
             (
                 GateDecision::Refuse(DecisionReason::Level(ApprovalLevel::ReadOnly)) | GateDecision::Ask(_),
                 Requester::User,
-            ) => Ok(()),
-            (GateDecision::Refuse(because), _) => refused(self.policy.explain(&because)),
+            ) => {
+                record(AuditVerdict::Allow, AuditSource::User.into());
+                Ok(())
+            }
+            (GateDecision::Refuse(because), _) => {
+                record(AuditVerdict::Refuse, of(&because, AuditVerdict::Refuse));
+                refused(self.policy.explain(&because))
+            }
             (GateDecision::Ask(because), Requester::Model) => {
                 let call = ProposedCall { name: &name, title: None, target: None, arguments: &arguments };
-                if let Some(reason) = self.request_consent(call, subject, &because, context).await? {
+                let question = of(&because, AuditVerdict::Ask);
+                let (reason, answered_by) = match self.request_consent(call, subject, &because, context).await {
+                    Ok(answer) => answer,
+                    Err(error) => {
+                        record(AuditVerdict::Refuse, AuditSource::Cancel.into());
+                        return Err(error);
+                    }
+                };
+                let basis = question.with_source(answered_by);
+                if let Some(reason) = reason {
+                    record(AuditVerdict::Refuse, basis);
                     return refused(reason);
                 }
                 // The level may have changed meanwhile.
                 match self.judge_whole(&name, service, &arguments) {
-                    GateDecision::Refuse(because) => refused(self.policy.explain(&because)),
-                    GateDecision::Run(_) | GateDecision::Ask(_) => Ok(()),
+                    GateDecision::Refuse(because) => {
+                        record(AuditVerdict::Refuse, of(&because, AuditVerdict::Refuse));
+                        refused(self.policy.explain(&because))
+                    }
+                    GateDecision::Run(_) | GateDecision::Ask(_) => {
+                        record(AuditVerdict::Allow, basis);
+                        Ok(())
+                    }
                 }
             }
         }

@@ -32,7 +32,10 @@ pub(super) fn check(folders: &Folders, found: &mut Findings) {
         others_may_not_read(&folders.data.join(name), "your sessions", found);
     }
     for error in store::examine(&folders.data) {
-        let fix = "move it away and a new one is made, or bring back a copy of it";
+        let fix = match error {
+            store::StoreError::Newer { .. } => "use the newer skein, or name another folder in SKEIN_DATA_DIR",
+            _ => "move it away and a new one is made, or bring back a copy of it",
+        };
         found.error(error.to_string(), folders.data.display().to_string(), fix);
     }
 }

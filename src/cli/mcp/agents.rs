@@ -10,13 +10,11 @@ use crate::cli::folders::Folders;
 use crate::cli::output::{CommandError, CommandOutput};
 use crate::cli::runtime::{self, CommandRuntime, store_failure};
 use crate::cli::workspace_loader::WorkspaceLoader;
-use crate::cli::{Global, top_of_mind, workspace};
+use crate::cli::{Global, workspace};
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::mcp_server::{AgentMcpServer, McpServerConfig};
-use crate::orchestrator::Orchestrator;
 use crate::project::find_agent;
-use crate::store;
 
 pub(super) fn run(
     args: &McpArgs,
@@ -32,7 +30,7 @@ pub(super) fn run(
         request.agent().is_none_or(|agent| agent == mode.agent.as_str())
             && request.mode().is_none_or(|slug| slug == mode.mode.as_str())
     };
-    let store = store::SessionStore::open(&folders.data).map_err(|error| store_failure(&error))?;
+    let store = folders.store.sessions().map_err(|error| store_failure(&error))?;
     // Each session uses the plan of its folder; the process itself has none.
     runtime::block_on(
         Plan::empty(),
@@ -46,7 +44,7 @@ pub(super) fn run(
             let front = McpServerConfig {
                 sessions: runtime::sessions(store, TurnLimits::default(), folders),
                 projects: Arc::new(projects),
-                orchestrator: Orchestrator::new(folders.data.clone(), top_of_mind::from_environment(folders)),
+                orchestrator: runtime::orchestrator(folders),
                 cwd: folders.cwd.clone(),
                 roots,
                 approval: global.approval,

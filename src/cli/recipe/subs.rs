@@ -295,7 +295,7 @@ impl Stage for SubRecipeStage<'_> {
             let over = || CommandError::work("the recipe that asked is over", "run it again");
             let above = self.above.upgrade().ok_or_else(over)?;
             let brought = Some(self.part.services.clone());
-            let child = above.child(self.part.mode.clone(), |asker| asker, None, brought).await;
+            let child = above.child(self.part.mode.clone(), None, |asker| asker, None, brought).await;
             child.map_err(|error| session_failure(&error))
         })
     }

@@ -44,7 +44,7 @@ pub(super) fn run(
         let problem = format!("the log in {} cannot be read: {error}", folder.display());
         CommandError::work(problem, "check the permissions of the folder")
     };
-    let (last, mut position) = last_lines(&folder, args).map_err(unreadable)?;
+    let (last, mut position) = last_lines(&folder, &args.name, args.lines).map_err(unreadable)?;
     if last.is_empty() {
         check_known(&args.name, global, folders)?;
         output.note(&format!("`{}` has written nothing to stderr that the log still has", display_line(&args.name)));
@@ -73,9 +73,9 @@ fn check_known(name: &str, global: &Global, folders: &Folders) -> Result<(), Com
 }
 
 /// A line that the process of a service wrote.
-struct StderrLine {
-    time: String,
-    text: String,
+pub(in crate::cli) struct StderrLine {
+    pub(in crate::cli) time: String,
+    pub(in crate::cli) text: String,
 }
 
 impl StderrLine {
@@ -102,14 +102,18 @@ impl StderrLine {
 }
 
 /// Returns the last lines of the service, and the end of the current log.
-fn last_lines(folder: &Path, args: &LogsArgs) -> std::io::Result<(VecDeque<StderrLine>, LogPosition)> {
+pub(in crate::cli) fn last_lines(
+    folder: &Path,
+    service: &str,
+    count: usize,
+) -> std::io::Result<(VecDeque<StderrLine>, LogPosition)> {
     let [mut oldest, mut older, mut current] =
         LOG_FILES.map(|name| LogPosition { file: folder.join(name), inode: 0, offset: 0 });
     let mut last = VecDeque::new();
     for log in [&mut oldest, &mut older, &mut current] {
-        for line in log.read_new(&args.name)? {
+        for line in log.read_new(service)? {
             last.push_back(line);
-            if last.len() > args.lines {
+            if last.len() > count {
                 last.pop_front();
             }
         }
@@ -118,7 +122,7 @@ fn last_lines(folder: &Path, args: &LogsArgs) -> std::io::Result<(VecDeque<Stder
 }
 
 /// How far a log has been read.
-struct LogPosition {
+pub(in crate::cli) struct LogPosition {
     file: PathBuf,
     inode: u64,
     offset: u64,

@@ -10,8 +10,8 @@ use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::graph::scope::{GroupRule, GroupRuleKind, ToolScope};
 use crate::ids::{ModeId, ModeSlug, ServiceName, nearest};
 use crate::manifest::{
-    A2aRuntime, AcpRuntime, AgentEntry, AgentRuntime, Dependency, DependencyKind, DocumentPath, GroupEntry, Layer,
-    ModeEntry, Readiness, ServiceEntry, SourceFile, Transport, VariableName,
+    A2aRuntime, AcpRuntime, AgentEntry, AgentRuntime, DelegateEntry, Dependency, DependencyKind, DocumentPath,
+    GroupEntry, Layer, ModeEntry, Readiness, ServiceEntry, SourceFile, Transport, VariableName,
 };
 use crate::sandbox::{self, PROTECTED_EXAMPLES};
 
@@ -75,9 +75,20 @@ impl<'a> Checks<'a> {
             let id = ModeId::new(manifest.name.clone(), mode.clone());
             self.check_mode_reference(&id, || entry.source.place(&DocumentPath::root().key("default_mode")));
         }
-        for (index, pattern) in manifest.delegates.iter().enumerate() {
-            let at = || entry.source.place(&DocumentPath::root().key("delegates").index(index));
-            match pattern.0.split_once('/') {
+        self.delegates(&manifest.delegates, &entry.source);
+    }
+
+    /// Checks that the agents and modes of `delegates` exist.
+    pub(super) fn delegates(&mut self, delegates: &[DelegateEntry], source: &SourceFile) {
+        for (index, delegate) in delegates.iter().enumerate() {
+            let at = || {
+                let path = DocumentPath::root().key("delegates").index(index);
+                source.place(&match delegate {
+                    DelegateEntry::Pattern(_) => path,
+                    DelegateEntry::Detailed(_) => path.key("to"),
+                })
+            };
+            match delegate.pattern().split_once('/') {
                 Some(("*", "*")) => {}
                 Some((agent, "*")) if self.manifests.agents.contains_key(agent) => {}
                 Some((agent, "*")) => {
@@ -85,7 +96,7 @@ impl<'a> Checks<'a> {
                     self.error("E104", at(), format!("there is no agent `{agent}`"), help);
                 }
                 _ => {
-                    if let Ok(id) = pattern.0.parse::<ModeId>() {
+                    if let Ok(id) = delegate.pattern().parse::<ModeId>() {
                         self.check_mode_reference(&id, at);
                     }
                 }

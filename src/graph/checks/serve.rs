@@ -1,9 +1,21 @@
-//! Checks the settings of `skein serve` in a config.
+//! Checks the settings of `skein serve` and of the store in a config.
 
 use super::Checks;
 use crate::manifest::{ConfigEntry, DocumentPath, Layer};
 
 impl Checks<'_> {
+    /// Checks that a project does not decide which sessions are removed.
+    pub(super) fn store(&mut self, entry: &ConfigEntry) {
+        if entry.layer == Layer::Project && entry.config.store.is_some() {
+            self.error(
+                "E122",
+                entry.source.key_place(&DocumentPath::root().key("store")),
+                "a project's config cannot set `store`".to_owned(),
+                "move it to your own config.yaml, outside the project",
+            );
+        }
+    }
+
     /// Checks the principals of JWTs. Only the user may decide who uses the server.
     pub(super) fn serve(&mut self, entry: &ConfigEntry) {
         let Some(serve) = &entry.config.serve else { return };

@@ -96,8 +96,8 @@ fn place_modes(plan: &Plan) -> Rows {
     agents.sort_by_key(|agent| agent.manifest.delegates.is_empty());
     for agent in agents {
         let top = if rows.cards.is_empty() { rows.bottom } else { rows.bottom + GAP };
-        let height = CARD_HEAD + agent.modes.len() as f64 * ROW + 6.0;
-        for (index, entry) in agent.modes.iter().enumerate() {
+        let height = CARD_HEAD + plan.modes_of(agent).count() as f64 * ROW + 6.0;
+        for (index, entry) in plan.modes_of(agent).enumerate() {
             let middle = top + CARD_HEAD + (index as f64 + 0.5) * ROW + 2.0;
             rows.modes.insert(Node::Mode(id_of(agent, entry)), middle);
         }
@@ -111,6 +111,7 @@ fn place_modes(plan: &Plan) -> Rows {
 fn order_services<'a>(plan: &'a Plan, modes: &BTreeMap<Node, f64>) -> Vec<&'a ServiceEntry> {
     let mut services: Vec<_> = plan
         .services()
+        .filter(|service| plan.reaches(service))
         .map(|service| {
             let users = plan.graph().to(&Node::Service(service.manifest.name.clone()));
             let heights: Vec<_> = users.filter_map(|(_, node)| modes.get(node)).collect();
@@ -164,7 +165,7 @@ fn draw_cards(out: &mut String, plan: &Plan, rows: &Rows, x: f64) {
             top + 25.0,
             shorten(title, 28 - label.len()) + label,
         );
-        for (index, entry) in agent.modes.iter().enumerate() {
+        for (index, entry) in plan.modes_of(agent).enumerate() {
             let id = id_of(agent, entry);
             let y = rows.modes[&Node::Mode(id.clone())];
             if index > 0 {
@@ -194,8 +195,9 @@ fn draw_delegates(out: &mut String, plan: &Plan, rows: &Rows, x: f64) {
         plan.graph().edges().filter(|(_, edge, _)| matches!(edge.kind, EdgeKind::Delegates { .. })).enumerate()
     {
         let (Node::Agent(from), Node::Agent(to)) = (from, to) else { continue };
-        let y1 = rows.cards[from].0 + CARD_HEAD / 2.0;
-        let y2 = rows.cards[to].0 + CARD_HEAD / 2.0;
+        // A limited plan does not have all agents and services.
+        let (Some((y1, _)), Some((y2, _))) = (rows.cards.get(from), rows.cards.get(to)) else { continue };
+        let (y1, y2) = (y1 + CARD_HEAD / 2.0, y2 + CARD_HEAD / 2.0);
         let bend = x - 24.0 - (lane % 4) as f64 * 12.0;
         _ = writeln!(
             out,
@@ -230,7 +232,8 @@ fn draw_requires(out: &mut String, plan: &Plan, tops: &BTreeMap<&ServiceName, (f
         let (EdgeKind::Requires { .. }, Node::Service(from), Node::Service(to)) = (&edge.kind, from, to) else {
             continue;
         };
-        let (y1, y2) = (tops[from].0 + BOX_HEIGHT / 2.0, tops[to].0 + BOX_HEIGHT / 2.0);
+        let (Some((y1, _)), Some((y2, _))) = (tops.get(from), tops.get(to)) else { continue };
+        let (y1, y2) = (y1 + BOX_HEIGHT / 2.0, y2 + BOX_HEIGHT / 2.0);
         let bend = x + MARGIN;
         _ = writeln!(
             out,

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::Pid;
 use sha2::{Digest as _, Sha256};
 
 use super::{BaseAccess, PlannedMount, SandboxContext, path_mount, read_only};
@@ -152,7 +153,7 @@ impl CacheFolder {
             return Err(io::ErrorKind::Unsupported.into());
         }
         // The next sandbox needs such a descriptor.
-        drop(pidfd_open(process, PidfdFlags::empty())?);
+        drop(process_handle(process)?);
         let start = start_time(process).ok_or(io::ErrorKind::NotFound)?;
         self.lock.write_all_at(format!("{} {start}\n", process.as_raw_nonzero()).as_bytes(), 0)
     }
@@ -234,7 +235,7 @@ fn wait_for_mounts(lock: &File) -> io::Result<bool> {
         return Ok(true);
     }
     if let Some((process, start)) = parse_process(&text[..length])
-        && let Ok(handle) = pidfd_open(process, PidfdFlags::empty())
+        && let Ok(handle) = process_handle(process)
         // Another process may have the id by now.
         && start_time(process) == Some(start)
     {
@@ -251,6 +252,17 @@ fn wait_for_mounts(lock: &File) -> io::Result<bool> {
     }
     lock.set_len(0)?;
     Ok(true)
+}
+
+/// Returns a descriptor that reports the end of a process. Only Linux has them, as it alone has mounts of a sandbox.
+#[cfg(target_os = "linux")]
+fn process_handle(process: Pid) -> rustix::io::Result<OwnedFd> {
+    rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn process_handle(_process: Pid) -> rustix::io::Result<OwnedFd> {
+    Err(rustix::io::Errno::NOSYS)
 }
 
 /// Reads the id and the start time of a process.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use globset::GlobBuilder;
@@ -9,8 +10,8 @@ use ignore::WalkBuilder;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::{ExpandError, SandboxContext};
-use crate::sandbox::paths::find_protected;
-use crate::sandbox::paths::is_below;
+use crate::ids::TASK_WORKTREE_PREFIX;
+use crate::sandbox::paths::{find_protected, is_below};
 use crate::sandbox::profile::{FileAccess, SandboxProfile, WritePath};
 
 /// Matches of one glob.
@@ -230,7 +231,8 @@ fn literal_folders(root: &Path) -> Result<Vec<PathBuf>, ExpandError> {
     Ok(folders)
 }
 
-/// Returns the git folder that belongs to a root, if it is outside: of a worktree, a submodule, or a folder above.
+/// Returns the git folder that belongs to a root, if it is outside: of a worktree, a submodule, or a folder above. Of the
+/// worktree of a task, only the part that belongs to it.
 fn git_folder(root: &Path, home: &Path) -> Option<PathBuf> {
     let top = root.ancestors().find(|folder| folder.join(".git").symlink_metadata().is_ok())?;
     if home.starts_with(top) {
@@ -248,8 +250,10 @@ fn git_folder(root: &Path, home: &Path) -> Option<PathBuf> {
         let back = fs::read_to_string(folder.join("gitdir")).ok()?;
         let back = folder.join(back.trim()).canonicalize().ok()?;
         let common = folder.join(common.trim()).canonicalize().ok()?;
-        return Some(common)
-            .filter(|common| back == entry && folder.starts_with(common) && common.join("HEAD").is_file());
+        let is_worktree = back == entry && folder.starts_with(&common) && common.join("HEAD").is_file();
+        let is_task =
+            folder.file_name().is_some_and(|name| name.as_bytes().starts_with(TASK_WORKTREE_PREFIX.as_bytes()));
+        return Some(if is_task { folder } else { common }).filter(|_| is_worktree);
     }
     let is_module = folder.components().any(|part| part.as_os_str() == "modules") && folder.join("HEAD").is_file();
     let super_project = folder.ancestors().find(|part| part.file_name().is_some_and(|name| name == ".git"))?;

@@ -132,8 +132,9 @@ impl ProxyCommands {
     /// Reports a decision to the gate, and a refusal also to the command. A refusal without a known command goes to all
     /// commands that run.
     pub(super) fn record(&self, host: &RemoteHost, command: Option<CommandId>, refusal: Option<&RefusalReason>) {
-        let line = {
+        let (line, consented) = {
             let mut state = self.state();
+            let consented = refusal.is_none() && matches!(state.earlier_answer(&key(host), command), Some(Ok(())));
             if let Some(reason) = refusal {
                 let refusal = HostRefusal { host: host.clone(), reason: reason.clone() };
                 for (id, running) in &mut state.running {
@@ -143,9 +144,9 @@ impl ProxyCommands {
                     }
                 }
             }
-            command.and_then(|id| state.running.get(&id)).map(|running| running.line.clone())
+            (command.and_then(|id| state.running.get(&id)).map(|running| running.line.clone()), consented)
         };
-        self.gate.record(&HostRecord { host: host.clone(), command: line, refusal: refusal.cloned() });
+        self.gate.record(&HostRecord { host: host.clone(), command: line, refusal: refusal.cloned(), consented });
     }
 
     /// Returns when the user has consented to the host, now or before. Fails if the user declines, or does not answer in

@@ -58,6 +58,8 @@ pub struct HostRecord {
     pub command: Option<String>,
     /// `None`: the connection was allowed.
     pub refusal: Option<RefusalReason>,
+    /// The gate consented to the host, for this connection or before.
+    pub consented: bool,
 }
 
 /// A refused connection.

@@ -99,9 +99,12 @@ impl SandboxEntry {
             let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             stream.set_read_timeout(Some(left))?;
             stream.set_write_timeout(Some(left))?;
-            if let Some(group) = self.process.shared.group.upgrade() {
-                let peer = rustix::net::sockopt::socket_peercred(&stream)?;
-                group.add_process(peer.pid.as_raw_nonzero().get().cast_unsigned())?;
+            #[cfg(target_os = "linux")]
+            {
+                if let Some(group) = self.process.shared.group.upgrade() {
+                    let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+                    group.add_process(peer.pid.as_raw_nonzero().get().cast_unsigned())?;
+                }
             }
             let namespaces: Vec<BorrowedFd<'_>> =
                 self.process.shared.namespaces.iter().map(|(_, fd)| fd.as_fd()).collect();

@@ -42,7 +42,7 @@ pub(super) async fn serve(Path(name): Path<String>, headers: HeaderMap) -> Respo
 }
 
 /// Returns a number that differs for different texts of one asset, almost always.
-fn checksum(text: &str) -> u64 {
+pub(super) fn checksum(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 

@@ -313,4 +313,14 @@ mod tests {
         feed.status(StatusUpdate::Text("x".to_owned()));
         assert!(feed.state().streams.is_empty());
     }
+
+    #[tokio::test]
+    async fn a_stream_that_is_too_far_behind_ends() {
+        let (stream, receiver) = StreamSender::new();
+        assert!((0..MAX_WAITING).all(|number| stream.send(number.into())));
+        assert!(!stream.overflow.is_cancelled());
+        assert!(!stream.send("one more".into()));
+        stream.wait_for_overflow().await;
+        assert_eq!(receiver.len(), MAX_WAITING);
+    }
 }

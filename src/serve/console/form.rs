@@ -10,6 +10,11 @@ impl FormFields {
         Self(url::form_urlencoded::parse(bytes).into_owned().collect())
     }
 
+    /// Reads the query of an address.
+    pub(super) fn of_query(query: Option<&str>) -> Self {
+        Self::parse(query.unwrap_or_default().as_bytes())
+    }
+
     /// Returns the first field with this name.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())

@@ -105,11 +105,11 @@ pub(super) async fn mode(
             dt { "Services" }
             dd {
                 @if scope.needs().is_empty() { "none" }
-                @for name in scope.needs() { code { (name.to_string()) } " " }
+                @for name in scope.needs() { a href={ "/console/services/" (name) } { code { (name) } } " " }
                 @if scope.lists_mcp() { "and all third-party services" }
             }
         }
-        (tools(plan, scope))
+        (tools(&login, plan, scope))
         (prompt(entry))
     };
     Ok(page(&login, Section::Graph, &id.to_string(), &body))
@@ -140,7 +140,7 @@ fn agent_row(plan: &Plan, agent: &AgentEntry) -> Markup {
 }
 
 /// Returns the services that were started, sorted by name. Those of other principals are the concern of administrators.
-fn running_services(state: &ServerState, login: &Login) -> Vec<(ServiceName, ServiceStatus)> {
+pub(super) fn running_services(state: &ServerState, login: &Login) -> Vec<(ServiceName, ServiceStatus)> {
     let is_admin = login.token.grant.limits().admin;
     let mut running = if is_admin { (state.parts.pool_status)() } else { Vec::new() };
     running.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -168,10 +168,17 @@ impl<'a> ProcessSummary<'a> {
     }
 }
 
+/// Returns whether a login sees a service. A token with limited modes sees the services that those modes use, and those
+/// that it reaches without a mode.
+pub(super) fn is_within_reach(login: &Login, plan: &Plan, service: &ServiceEntry) -> bool {
+    let limits = login.token.grant.limits();
+    limits.admin || limits.admits_service(service.manifest.name.as_str()) || plan.reaches(service)
+}
+
 fn service_rows(state: &ServerState, login: &Login, plan: &Plan) -> Markup {
     let running = running_services(state, login);
     html! {
-        @for service in plan.services() {
+        @for service in plan.services().filter(|service| is_within_reach(login, plan, service)) {
             (service_row(plan, service, &ProcessSummary::of(&running, &service.manifest.name)))
         }
     }
@@ -183,7 +190,7 @@ fn service_row(plan: &Plan, service: &ServiceEntry, summary: &ProcessSummary<'_>
     html! {
         tr class="filtered" data-service=(name) {
             td {
-                strong { (name) }
+                strong { a href={ "/console/services/" (name) } { (name) } }
                 div class="meta" { (display_text(&service.manifest.description)) }
                 div class="meta" data-cell="problem" {
                     @if let Some(problem) = summary.problem { "Last error: " (display_text(problem)) }
@@ -193,12 +200,12 @@ fn service_row(plan: &Plan, service: &ServiceEntry, summary: &ProcessSummary<'_>
             td data-cell="leases" { (summary.leases) }
             td data-cell="restarts" { (summary.restarts) }
             td { (display_text(&sandbox_of(plan, service))) }
-            td { (users(plan, service).join(", ")) }
+            td { (plan.users(service).iter().map(ModeId::to_string).collect::<Vec<_>>().join(", ")) }
         }
     }
 }
 
-fn sandbox_of(plan: &Plan, service: &ServiceEntry) -> String {
+pub(super) fn sandbox_of(plan: &Plan, service: &ServiceEntry) -> String {
     match service.manifest.transport {
         Transport::Builtin(_) => "built in; commands use the sandbox of the mode".to_owned(),
         Transport::Http(_) => "runs elsewhere".to_owned(),
@@ -206,21 +213,7 @@ fn sandbox_of(plan: &Plan, service: &ServiceEntry) -> String {
     }
 }
 
-/// Returns the modes that use a service.
-fn users(plan: &Plan, service: &ServiceEntry) -> Vec<String> {
-    let mut users = Vec::new();
-    for (agent, modes) in plan.selectable_modes() {
-        for entry in modes {
-            let id = ModeId::new(agent.manifest.name.clone(), entry.mode.slug.clone());
-            if plan.mode(&id).is_some_and(|(_, scope)| scope.binds(service)) {
-                users.push(id.to_string());
-            }
-        }
-    }
-    users
-}
-
-fn health_label(health: ServiceHealth) -> &'static str {
+pub(super) fn health_label(health: ServiceHealth) -> &'static str {
     match health {
         ServiceHealth::Stopped => "stopped",
         ServiceHealth::Starting => "starting",
@@ -232,10 +225,10 @@ fn health_label(health: ServiceHealth) -> &'static str {
 }
 
 /// Returns the tools that the manifests name: those in scope with their groups, and the others with the reason.
-fn tools(plan: &Plan, scope: &ToolScope) -> Markup {
+fn tools(login: &Login, plan: &Plan, scope: &ToolScope) -> Markup {
     let mut within = Vec::new();
     let mut without = Vec::new();
-    for service in plan.services() {
+    for service in plan.services().filter(|service| is_within_reach(login, plan, service)) {
         for tool in tool_names(service) {
             let name = format!("{}__{tool}", service.manifest.name);
             match scope.admits(service, tool) {

@@ -1,22 +1,31 @@
-//! The state of the server: its version, sessions, services and all metrics.
+//! The state of the server, for administrators: findings of `doctor`, charts of the metrics, recent errors, services by
+//! state and all metrics.
 
 use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
-use maud::html;
+use maud::{Markup, html};
 
 use super::super::ServerState;
-use super::layout::{Section, page};
+use super::findings::severity_class;
+use super::layout::{ConsoleProblem, Section, page};
 use super::logins::Login;
+use super::metric_history::charts;
+use super::setup::{LogEntry, SetupFinding, require_admin, use_setup};
+use super::transcript::display_text;
 
 /// Shows the state of the server.
-pub(super) async fn show(State(state): State<Arc<ServerState>>, Extension(login): Extension<Arc<Login>>) -> Response {
+pub(super) async fn show(
+    State(state): State<Arc<ServerState>>,
+    Extension(login): Extension<Arc<Login>>,
+) -> Result<Response, ConsoleProblem> {
+    require_admin(&login, "Health and metrics")?;
+    let findings = use_setup(&state, |setup| setup.examine()).await;
+    let errors = use_setup(&state, |setup| setup.recent_errors()).await;
     let sessions = &state.parts.sessions;
     let services = (state.parts.services)();
-    let metrics = state.metrics.render(sessions, &services);
-    let all: usize = services.iter().map(|(_, count)| count).sum();
     let body = html! {
         h1 { "Health" }
         dl class="panel" {
@@ -25,12 +34,51 @@ pub(super) async fn show(State(state): State<Arc<ServerState>>, Extension(login)
             dt { "Open sessions" } dd { (sessions.open_sessions()) }
             dt { "Running turns" } dd { (sessions.running_turns()) }
         }
+        h2 { "Findings of doctor" }
+        (part(findings, |findings| finding_rows(findings)))
+        h2 { "The last hour" }
+        (charts(&state))
         h2 { "Services by state" }
+        (service_table(&services))
+        h2 { "Recent errors" }
+        (part(errors, |errors| error_table(errors)))
+        h2 { "Metrics" }
+        pre tabindex="0" role="region" aria-label="Metrics" { (state.metrics.render(sessions, &services)) }
+    };
+    Ok(page(&login, Section::Health, "Health", &body))
+}
+
+/// Shows a part of the page, or the reason why it cannot be read. The rest is shown in both cases.
+fn part<T>(read: Result<T, ConsoleProblem>, show: impl Fn(&T) -> Markup) -> Markup {
+    match read {
+        Ok(value) => show(&value),
+        Err(problem) => html! { p class="problem" role="alert" { (display_text(&problem.text)) } },
+    }
+}
+
+fn finding_rows(findings: &[SetupFinding]) -> Markup {
+    html! {
+        @if findings.is_empty() { p class="empty" { "Nothing to correct." } }
+        ul class="rows" id="doctor" {
+            @for found in findings {
+                li class={ "finding " (severity_class(found.severity)) } {
+                    strong { (found.severity) } ": " (display_text(&found.what))
+                    div class="meta" { "At " (display_text(&found.place)) }
+                    div class="meta" { "Fix: " (display_text(&found.fix)) }
+                }
+            }
+        }
+    }
+}
+
+fn service_table(services: &[(&'static str, usize)]) -> Markup {
+    let all: usize = services.iter().map(|(_, count)| count).sum();
+    html! {
         @if all == 0 { p class="empty" { "No service was used yet." } }
         table {
             thead { tr { th { "State" } th { "Services" } th { "Share" } } }
             tbody {
-                @for (label, count) in &services {
+                @for (label, count) in services {
                     tr {
                         td { (label) }
                         td { (count) }
@@ -39,8 +87,27 @@ pub(super) async fn show(State(state): State<Arc<ServerState>>, Extension(login)
                 }
             }
         }
-        h2 { "Metrics" }
-        pre tabindex="0" { (metrics) }
-    };
-    page(&login, Section::Health, "Health", &body)
+    }
+}
+
+fn error_table(errors: &[LogEntry]) -> Markup {
+    html! {
+        @if errors.is_empty() { p class="empty" { "The log has no error and no warning." } }
+        @else {
+            div class="scroll" tabindex="0" role="region" aria-label="Recent errors" {
+                table {
+                    thead { tr { th { "Time" } th { "Level" } th { "Message" } } }
+                    tbody {
+                        @for error in errors {
+                            tr {
+                                td { (display_text(&error.time)) }
+                                td { (error.level) }
+                                td { (display_text(&error.text)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }

@@ -22,14 +22,27 @@ pub(super) enum Section {
     Graph,
     Routing,
     Apps,
-    /// Only for administrators.
+    Manifests,
     Rules,
     Health,
 }
 
 impl Section {
-    const ALL: [Self; 7] =
-        [Self::Sessions, Self::Approvals, Self::Graph, Self::Routing, Self::Apps, Self::Rules, Self::Health];
+    const ALL: [Self; 8] = [
+        Self::Sessions,
+        Self::Approvals,
+        Self::Graph,
+        Self::Routing,
+        Self::Apps,
+        Self::Manifests,
+        Self::Rules,
+        Self::Health,
+    ];
+
+    /// Returns whether only administrators see it.
+    fn is_for_admins(self) -> bool {
+        matches!(self, Self::Manifests | Self::Rules | Self::Health)
+    }
 
     fn label(self) -> &'static str {
         match self {
@@ -38,6 +51,7 @@ impl Section {
             Self::Graph => "Graph",
             Self::Routing => "Routing",
             Self::Apps => "Apps",
+            Self::Manifests => "Manifests",
             Self::Rules => "Rules",
             Self::Health => "Health",
         }
@@ -50,6 +64,7 @@ impl Section {
             Self::Graph => "/console/graph",
             Self::Routing => "/console/routing",
             Self::Apps => "/console/apps",
+            Self::Manifests => "/console/manifests",
             Self::Rules => "/console/rules",
             Self::Health => "/console/health",
         }
@@ -69,7 +84,7 @@ pub(super) fn page(login: &Login, section: Section, title: &str, body: &Markup) 
                 header class="top" {
                     a class="brand" href="/console/sessions" { "Skein" }
                     nav aria-label="Console" {
-                        @for other in Section::ALL.into_iter().filter(|other| is_admin || *other != Section::Rules) {
+                        @for other in Section::ALL.into_iter().filter(|other| is_admin || !other.is_for_admins()) {
                             a href=(other.path()) aria-current=[(other == section).then_some("page")] {
                                 (other.label())
                                 @if other == Section::Approvals { " " span class="count" id="approval-count" hidden {} }

@@ -61,13 +61,13 @@ impl LoginFailure {
 
 /// Shows the login page.
 pub(super) async fn show(RawQuery(query): RawQuery) -> Response {
-    let query = FormFields::parse(query.as_deref().unwrap_or_default().as_bytes());
+    let query = FormFields::of_query(query.as_deref());
     login_page(StatusCode::OK, None, &safe_path(query.get("next")))
 }
 
 /// Logs in with the token of the form.
 pub(super) async fn log_in(State(state): State<Arc<ServerState>>, request: Request) -> Response {
-    let (next, attempt) = match read_attempt(request).await {
+    let (next, attempt) = match read_attempt(&state, request).await {
         Ok((form, peer)) => {
             let attempt = with_token(&state, form.get("token").unwrap_or_default().trim(), peer).await;
             (safe_path(form.get("next")), attempt)
@@ -89,7 +89,7 @@ pub(super) async fn log_in(State(state): State<Arc<ServerState>>, request: Reque
 
 /// Logs in with a one-time code. The script of the login page sends it.
 pub(super) async fn exchange(State(state): State<Arc<ServerState>>, request: Request) -> Response {
-    let attempt = match read_attempt(request).await {
+    let attempt = match read_attempt(&state, request).await {
         Ok((form, peer)) => with_code(&state, form.get("code").unwrap_or_default(), peer).await,
         Err(failure) => Err(failure),
     };
@@ -118,12 +118,13 @@ pub(super) async fn log_out(State(state): State<Arc<ServerState>>, headers: Head
     response
 }
 
-/// Reads the form of an attempt. Fails if another site sent it, or it is too large.
-async fn read_attempt(request: Request) -> Result<(FormFields, IpAddr), LoginFailure> {
+/// Reads the form of an attempt and the address of the client. Fails if another site sent it, or it is too large.
+async fn read_attempt(state: &ServerState, request: Request) -> Result<(FormFields, IpAddr), LoginFailure> {
     if !is_same_origin(request.headers()) {
         return Err(LoginFailure::OtherSite);
     }
-    let peer = request.extensions().get::<Arrival>().map(|arrival| arrival.peer).ok_or(LoginFailure::Unavailable)?;
+    let arrival = request.extensions().get::<Arrival>().ok_or(LoginFailure::Unavailable)?;
+    let peer = state.client_addresses.address(request.headers(), arrival.peer);
     // A client that disconnects reads no answer.
     let body = read_within(request.into_body(), MAX_FORM).await.map_err(|_| LoginFailure::TooLarge)?;
     Ok((FormFields::parse(&body), peer))

@@ -22,6 +22,8 @@ const STORE_INTERVAL: Duration = Duration::from_secs(60);
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(60);
 /// Failed attempts of one address in that time. Further ones are refused unread.
 const MAX_ATTEMPTS: usize = 5;
+/// Addresses with failed attempts that are remembered. The one whose last attempt is the oldest makes room for another.
+const MAX_ADDRESSES: usize = 10_000;
 /// Logins at once. The one that was unused for the longest time makes room for a new one.
 const MAX_LOGINS: usize = 1_000;
 /// Random bytes of a cookie, a code and a CSRF token.
@@ -147,7 +149,9 @@ impl LoginTable {
     /// Counts a failed attempt.
     pub(super) fn count_failure(&self, peer: IpAddr, now: Instant) {
         let mut state = self.state();
-        state.attempts.retain(|_, times| times.back().is_some_and(|last| now.duration_since(*last) < ATTEMPT_WINDOW));
+        if !state.attempts.contains_key(&peer) {
+            state.make_room_for_attempts(now);
+        }
         state.attempts.entry(peer).or_default().push_back(now);
     }
 
@@ -169,6 +173,19 @@ impl LoginRecords {
     fn remove(&mut self, cookie: &str) {
         if let Some(known) = self.logins.remove(cookie) {
             known.login.ended.cancel();
+        }
+    }
+
+    /// Forgets attempts that are too old to count, and then the oldest ones, if there are too many addresses.
+    fn make_room_for_attempts(&mut self, now: Instant) {
+        if self.attempts.len() < MAX_ADDRESSES {
+            return;
+        }
+        self.attempts.retain(|_, times| times.back().is_some_and(|last| now.duration_since(*last) < ATTEMPT_WINDOW));
+        while self.attempts.len() >= MAX_ADDRESSES {
+            let oldest = self.attempts.iter().min_by_key(|(_, times)| times.back().copied());
+            let Some(oldest) = oldest.map(|(address, _)| *address) else { return };
+            self.attempts.remove(&oldest);
         }
     }
 
@@ -243,5 +260,34 @@ mod tests {
         let other = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
         assert_eq!(table.wait_time(other, now + Duration::from_secs(10)), None);
         assert_eq!(table.wait_time(PEER, now + ATTEMPT_WINDOW), None);
+    }
+
+    #[test]
+    fn the_login_unused_for_longest_makes_room() {
+        let (table, now) = (LoginTable::default(), Instant::now());
+        let token = Arc::new(ActiveToken::local());
+        let times = (0..=MAX_LOGINS).map(|number| now + Duration::from_millis(number.try_into().unwrap()));
+        let logins: Vec<_> = times.map(|time| table.add(Arc::clone(&token), time).unwrap()).collect();
+        assert_eq!(table.state().logins.len(), MAX_LOGINS);
+        assert!(logins[0].1.ended.is_cancelled() && table.find(&logins[0].0, LoginUse::Passive, now).is_none());
+        assert!(logins[1..].iter().all(|(_, login)| !login.ended.is_cancelled()));
+    }
+
+    #[test]
+    fn failed_attempts_of_many_addresses_take_limited_memory() {
+        let (table, now) = (LoginTable::default(), Instant::now());
+        let address = |number: u32| IpAddr::V4(std::net::Ipv4Addr::from_bits(number));
+        let at = |millis: u64| now + Duration::from_millis(millis);
+        let count = u32::try_from(MAX_ADDRESSES).unwrap();
+        (0..5).for_each(|_| table.count_failure(address(1), at(0)));
+        for number in 2..=count {
+            table.count_failure(address(number), at(u64::from(number)));
+        }
+        (0..5).for_each(|_| table.count_failure(address(2), at(20_000)));
+        assert_eq!(table.state().attempts.len(), MAX_ADDRESSES);
+        table.count_failure(address(count + 1), at(20_001));
+        assert_eq!(table.state().attempts.len(), MAX_ADDRESSES);
+        assert!(table.wait_time(address(1), at(20_002)).is_none(), "the oldest one made room");
+        assert!(table.wait_time(address(2), at(20_002)).is_some(), "a later one still waits");
     }
 }

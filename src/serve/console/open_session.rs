@@ -264,7 +264,11 @@ fn unusable_store() -> ConsoleProblem {
 
 fn project_problem(error: &ProjectError) -> ConsoleProblem {
     tracing::error!(problem = %error.problem, "the manifests have errors");
-    let text = format!("The manifests or settings of the folder have errors: {}. Run `skein check`.", error.problem);
+    let text = format!(
+        "The manifests or settings of the folder have errors: {}. Run `skein check`, or correct them under \
+         /console/manifests with a token with --admin.",
+        error.problem
+    );
     ConsoleProblem::new(StatusCode::CONFLICT, text)
 }
 

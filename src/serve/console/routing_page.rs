@@ -18,7 +18,7 @@ use super::session_list::mode_options;
 use super::transcript::display_text;
 use crate::graph::Plan;
 use crate::ids::ModeId;
-use crate::orchestrator::route::{Route, RoutingDecision};
+use crate::orchestrator::route::{DecisionSource, Route, RoutingDecision};
 use crate::secrets::find_secret;
 
 /// Shows the form, and the decision about a prompt if there is one.
@@ -27,7 +27,7 @@ pub(super) async fn show(
     Extension(login): Extension<Arc<Login>>,
     RawQuery(text): RawQuery,
 ) -> Result<Response, ConsoleProblem> {
-    let fields = FormFields::parse(text.as_deref().unwrap_or_default().as_bytes());
+    let fields = FormFields::of_query(text.as_deref());
     let prompt = fields.text("prompt").unwrap_or_default();
     let project = home_project(&state, &login.token).await?;
     let plan = project.broker.plan();
@@ -42,6 +42,7 @@ pub(super) async fn show(
             button type="submit" { "Show the route" }
         }
         p class="hint" { "No model is asked and nothing runs. A session may also ask its model if the router is unsure." }
+        p { a href="/console/routing/evaluation" { "Evaluate the router with cases of your own" } }
         (decision)
     };
     Ok(page(&login, Section::Routing, "Routing", &body))
@@ -77,7 +78,7 @@ async fn route(
 
 fn decision_markup(decision: &RoutingDecision) -> Markup {
     html! {
-        h2 { "Decision of " (decision.by.as_str()) }
+        h2 { (decider(decision.by)) }
         ol class="rows" id="routes" { @for route in &decision.routes { (route_row(route, decision.is_compound())) } }
         @if !decision.alternatives.is_empty() {
             h2 { "Alternatives" }
@@ -94,6 +95,17 @@ fn decision_markup(decision: &RoutingDecision) -> Markup {
                 }
             }
         }
+    }
+}
+
+/// Says who decides.
+fn decider(source: DecisionSource) -> &'static str {
+    match source {
+        DecisionSource::Explicit => "The prompt names its mode",
+        DecisionSource::Embedded => "The router decides",
+        DecisionSource::Model => "A model decides",
+        DecisionSource::Continuing => "The prompt continues the session in its mode",
+        DecisionSource::Default => "The router is unsure, so the default mode applies",
     }
 }
 

@@ -16,6 +16,7 @@ use super::layout::{ConsoleProblem, Section, page};
 use super::logins::Login;
 use super::open_session::{ConsoleSessions, home_folder, home_project};
 use super::session_list::mode_options;
+use super::setup::require_admin;
 use super::transcript::display_text;
 use crate::broker::{Binding, GateDecision};
 use crate::graph::profile_groups;
@@ -35,11 +36,8 @@ pub(super) async fn show(
     Extension(login): Extension<Arc<Login>>,
     RawQuery(text): RawQuery,
 ) -> Result<Response, ConsoleProblem> {
-    if !login.token.grant.limits().admin {
-        let text = "Rules and tokens need a token with --admin.";
-        return Err(ConsoleProblem::new(StatusCode::FORBIDDEN, text));
-    }
-    let fields = FormFields::parse(text.as_deref().unwrap_or_default().as_bytes());
+    require_admin(&login, "Rules and tokens")?;
+    let fields = FormFields::of_query(text.as_deref());
     let field = |name: &str| fields.text(name).unwrap_or_default();
     let call = CallText { mode: field("mode"), tool: field("tool"), arguments: field("arguments") };
     let project = home_project(&state, &login.token).await?;

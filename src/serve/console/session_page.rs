@@ -35,7 +35,7 @@ pub(super) async fn show(
     Path(id): Path<String>,
     RawQuery(text): RawQuery,
 ) -> Result<Response, ConsoleProblem> {
-    let fields = FormFields::parse(text.as_deref().unwrap_or_default().as_bytes());
+    let fields = FormFields::of_query(text.as_deref());
     let before: Option<u64> = fields.text("before").and_then(|text| text.parse().ok());
     let sessions = ConsoleSessions::of(&state, &login.token).await?;
     let session = sessions.find(&id).await?;
@@ -190,7 +190,7 @@ pub(super) async fn news(
     Path(id): Path<String>,
     RawQuery(text): RawQuery,
 ) -> Result<Response, ConsoleProblem> {
-    let fields = FormFields::parse(text.as_deref().unwrap_or_default().as_bytes());
+    let fields = FormFields::of_query(text.as_deref());
     let after: u64 = fields.text("after").and_then(|text| text.parse().ok()).unwrap_or_default();
     let sessions = ConsoleSessions::of(&state, &login.token).await?;
     let session = sessions.find(&id).await?;
@@ -221,7 +221,7 @@ pub(super) async fn export(
     Path(id): Path<String>,
     RawQuery(text): RawQuery,
 ) -> Result<Response, ConsoleProblem> {
-    let fields = FormFields::parse(text.as_deref().unwrap_or_default().as_bytes());
+    let fields = FormFields::of_query(text.as_deref());
     let sessions = ConsoleSessions::of(&state, &login.token).await?;
     let session = sessions.find(&id).await?;
     let events = sessions.store().events(&session.id).await?;

@@ -381,6 +381,48 @@ proptest! {
         });
     }
 
+    /// Exactly the apps that were created and not deleted are listed and open. A number never means another version.
+    #[test]
+    fn apps_live_until_they_are_deleted(calls in proptest::collection::vec((0..3_u8, 0..3_usize), 1..10)) {
+        runtime().block_on(async {
+            let apps = apps();
+            let names = ["a", "b", "c"];
+            // The last version of each app, and whether it lives.
+            let mut expected = [(0_u64, false); 3];
+            for (what, index) in calls {
+                let (name, (version, lives)) = (names[index], expected[index]);
+                let (tool, arguments) = match what {
+                    0 => ("create_app", json!({"name": name, "prd": "p", "html": page(name, "<b>x</b>")})),
+                    1 => ("delete_app", json!({"name": name})),
+                    _ => ("open_app", json!({"name": name})),
+                };
+                let outcome = apps.call(tool, arguments).await;
+                assert_eq!(outcome.is_error, lives == (what == 0), "{tool} {name}: {}", outcome.all_text());
+                match what {
+                    0 if !lives => expected[index] = (version + 1, true),
+                    1 => expected[index] = (version, false),
+                    2 if lives => {
+                        let file = outcome.structured.unwrap()["file"].as_str().unwrap().to_owned();
+                        assert!(file.ends_with(&format!("/{name}.html")) && Path::new(&file).is_file(), "{file}");
+                    }
+                    _ => {}
+                }
+                let listed = apps.data("list_apps", json!({})).await;
+                let shown = |list: &Value| -> Vec<(String, u64)> {
+                    let pair = |app: &Value| (app["name"].as_str().unwrap().to_owned(), app["version"].as_u64().unwrap());
+                    let mut pairs: Vec<_> = list.as_array().unwrap().iter().map(pair).collect();
+                    pairs.sort();
+                    pairs
+                };
+                let of = |lives: bool| -> Vec<(String, u64)> {
+                    let kept = names.iter().zip(expected).filter(|(_, app)| app.0 > 0 && app.1 == lives);
+                    kept.map(|(name, app)| ((*name).to_owned(), app.0)).collect()
+                };
+                assert_eq!((shown(&listed["apps"]), shown(&listed["deleted"])), (of(true), of(false)), "{listed}");
+            }
+        });
+    }
+
     #[test]
     fn a_name_is_a_file_in_the_folder_or_refused(name in prop_oneof![".{0,12}", "[a-z0-9./\\\\-]{0,12}", "[a-z-]{1,80}"]) {
         let folder = Path::new("/data/apps");

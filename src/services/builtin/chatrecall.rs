@@ -6,7 +6,7 @@
 mod show;
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::handler::server::router::tool::ToolRouter;
@@ -21,7 +21,9 @@ use serde_json::json;
 use super::answer::{ToolRefusal, ToolReply};
 use super::{call_context, schema};
 use crate::clock;
-use crate::store::{FolderFilter, RecallQuery, SessionStore, StoreError, StoredSession, sessions_of_project};
+use crate::store::{
+    FolderFilter, RecallQuery, SessionStore, StoreError, StorePlace, StoredSession, sessions_of_project,
+};
 use crate::tool::{SessionContext, SessionStates};
 
 /// Maximum number of hits fetched before they are grouped by session.
@@ -33,13 +35,13 @@ pub struct ChatRecallService {
     tool_router: Arc<ToolRouter<Self>>,
     /// Opened at first use, so that a store error becomes the result of a call.
     store: Arc<tokio::sync::OnceCell<SessionStore>>,
-    data: PathBuf,
+    place: StorePlace,
     readable: Arc<SessionStates<ReadableSessions>>,
 }
 
 impl std::fmt::Debug for ChatRecallService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ChatRecallService").field("data", &self.data).finish_non_exhaustive()
+        f.debug_struct("ChatRecallService").field("store", &self.place).finish_non_exhaustive()
     }
 }
 
@@ -81,9 +83,16 @@ impl ChatRecallService {
         Self {
             tool_router: Arc::new(schema::slim(Self::tool_router())),
             store: Arc::default(),
-            data: data.to_owned(),
+            place: StorePlace::files(data),
             readable: Arc::default(),
         }
+    }
+
+    /// Finds the sessions in another place.
+    #[must_use]
+    pub(super) fn with_place(mut self, place: StorePlace) -> Self {
+        self.place = place;
+        self
     }
 
     /// Shares the state of the sessions with other instances, so that it outlives this one.
@@ -178,10 +187,10 @@ impl ChatRecallService {
     /// Returns the stored sessions that the grant of `session` admits.
     async fn store(&self, session: &SessionContext) -> Result<SessionStore, ToolRefusal> {
         let open = || async {
-            let data = self.data.clone();
-            let opened = tokio::task::spawn_blocking(move || SessionStore::open(&data)).await;
+            let place = self.place.clone();
+            let opened = tokio::task::spawn_blocking(move || place.sessions()).await;
             opened.unwrap_or_else(|error| {
-                let file = self.data.display().to_string();
+                let file = self.place.to_string();
                 Err(StoreError::Unusable { file, problem: error.to_string() })
             })
         };

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::path::PathBuf;
 
 use super::super::harness::{Harness, runtime};
 use super::*;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::harness::Harness;
+use super::super::harness::{Harness, runtime};
 use super::files::MAX_FILE;
 use super::*;
 use crate::document::DocumentContent;
@@ -132,6 +132,44 @@ async fn wrong_arguments_of_desktop_tools_are_refused() {
     ] {
         let refusal = harness.refusal(tool, arguments).await;
         assert!(refusal.contains(expected), "{tool}: {refusal}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The list has what was read and not removed, oldest first. An id is never used again.
+    #[test]
+    fn the_cache_lists_what_was_read_and_not_removed(calls in prop::collection::vec((0..4_u8, 1..6_usize), 1..12)) {
+        runtime().block_on(async {
+            let (harness, states) = harness();
+            let (mut kept, mut last) = (Vec::<String>::new(), 0);
+            for (what, number) in calls {
+                let id = format!("d{number}");
+                let before = kept.len();
+                match what {
+                    0 | 1 => {
+                        put(&harness, &states, "one\n");
+                        last += 1;
+                        kept.push(format!("d{last}"));
+                    }
+                    2 => {
+                        let outcome = harness.call("clear_cache", json!({"id": id})).await;
+                        kept.retain(|known| *known != id);
+                        assert_eq!(outcome.is_error, kept.len() == before, "{id}: {}", outcome.all_text());
+                    }
+                    _ => {
+                        let said = harness.call("clear_cache", json!({})).await.all_text();
+                        assert_eq!(said, format!("removed {}", count(before, "text")));
+                        kept.clear();
+                    }
+                }
+                let listed = harness.call("list_cache", json!({})).await.all_text();
+                let ids: Vec<_> = listed.lines().filter_map(|line| line.split_once("  ")).map(|(id, _)| id).collect();
+                assert_eq!(ids, kept, "{listed}");
+                assert_eq!(listed == "the cache is empty", kept.is_empty());
+            }
+        });
     }
 }
 

@@ -291,7 +291,7 @@ fn line(known: &ServiceSummary) -> String {
         ServiceState::Planned => "planned",
     };
     let modes = join_names(&known.modes, "none");
-    format!("{} ({state}): {} [modes: {modes}]", known.service, cut(&known.description, MAX_LINE))
+    format!("{} ({state}): {} [modes: {modes}]", known.service, cut(&strip_to_line(&known.description), MAX_LINE))
 }
 
 fn join_names(names: &[String], nothing: &str) -> String {
@@ -334,6 +334,8 @@ fn cut(text: &str, bytes: usize) -> String {
     if head.len() < text.len() { format!("{head}… [cut at {bytes} bytes]") } else { text.to_owned() }
 }
 
+#[cfg(test)]
+mod property_tests;
 #[cfg(test)]
 mod tests {
     use super::super::harness::Harness;

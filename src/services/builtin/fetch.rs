@@ -381,6 +381,13 @@ fn hash(text: &str) -> String {
     Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Returns a page as Markdown, for the fuzzer.
+#[cfg(fuzzing)]
+pub fn page_to_markdown(html: &str) -> String {
+    let url = Url::parse("https://example.com/folder/page");
+    url.map(|url| markdown::render(html, &url, markdown::Style::Markdown)).unwrap_or_default()
+}
+
 #[cfg(test)]
 #[path = "fetch_tests.rs"]
 mod tests;

@@ -65,7 +65,12 @@ impl Harness {
         (outcome, told)
     }
 
-    async fn call_with(&self, context: CallContext, tool: &str, arguments: Map<String, Value>) -> ToolOutcome {
+    pub(super) async fn call_with(
+        &self,
+        context: CallContext,
+        tool: &str,
+        arguments: Map<String, Value>,
+    ) -> ToolOutcome {
         let call = ToolCall { tool: ToolName::new(tool), arguments, context };
         self.connection.call(call, LIMIT).await.expect("an answer")
     }

@@ -5,7 +5,6 @@
 mod goose;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rmcp::handler::server::router::tool::ToolRouter;
@@ -27,7 +26,9 @@ use super::answer::{self, ToolRefusal, ToolReply};
 use super::{call_context, schema};
 use crate::principal::Principal;
 use crate::secrets;
-use crate::store::{Memory, MemoryFilter, MemoryOwner, MemoryStore, NewMemory, StoreError, project_root};
+use crate::store::{
+    Memory, MemoryFilter, MemoryOwner, MemoryStore, NewMemory, StoreError, StorePlace, session_project,
+};
 
 /// Maximum bytes of a memory; it is a note, not a document.
 const MAX_TEXT: usize = 4_000;
@@ -51,14 +52,14 @@ pub struct MemoryService {
     tool_router: Arc<ToolRouter<Self>>,
     /// Opened at first use, so that a store error becomes the result of a call.
     store: Arc<tokio::sync::OnceCell<Arc<MemoryStore>>>,
-    file: PathBuf,
+    place: StorePlace,
     /// The owner of the memories.
     principal: Principal,
 }
 
 impl std::fmt::Debug for MemoryService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemoryService").field("file", &self.file).finish_non_exhaustive()
+        f.debug_struct("MemoryService").field("store", &self.place).finish_non_exhaustive()
     }
 }
 
@@ -120,9 +121,15 @@ impl MemoryService {
         Self {
             tool_router: Arc::new(schema::slim(Self::tool_router())),
             store: Arc::default(),
-            file: folder.join("memory.db"),
+            place: StorePlace::files(folder),
             principal: Principal::local(),
         }
+    }
+
+    /// Finds the memories in another place.
+    #[must_use]
+    pub(super) fn with_place(self, place: StorePlace) -> Self {
+        Self { place, ..self }
     }
 
     /// Uses the memories of this principal.
@@ -290,7 +297,7 @@ impl MemoryService {
         let done = tokio::task::spawn_blocking(move || {
             // A folder at the client is only a name here.
             let client = session.client_folders().map(|client| client.cwd.clone());
-            let project = client.unwrap_or_else(|| project_root(&session.cwd));
+            let project = client.unwrap_or_else(|| session_project(&session.cwd));
             work(&store, &project, &session.id)
         });
         match done.await {
@@ -301,11 +308,11 @@ impl MemoryService {
 
     async fn store(&self) -> Result<Arc<MemoryStore>, StoreError> {
         let open = || async {
-            let (file, principal) = (self.file.clone(), self.principal.clone());
-            let open = move || MemoryStore::open(&file).map(|store| Arc::new(store.of(principal)));
+            let (place, principal) = (self.place.clone(), self.principal.clone());
+            let open = move || place.memories().map(|store| Arc::new(store.of(principal)));
             let opened = tokio::task::spawn_blocking(open).await;
             opened.unwrap_or_else(|error| {
-                let file = self.file.display().to_string();
+                let file = self.place.to_string();
                 Err(StoreError::Unusable { file, problem: error.to_string() })
             })
         };

@@ -27,11 +27,13 @@ impl McpConnection {
                         Err(error) => return Err(self.explain(error).await),
                     };
                     let items: &mut Vec<_> = $into;
-                    items.extend(result.$items.into_iter().take(MAX_ITEMS.saturating_sub(items.len())).map(Convert::convert));
+                    let room = MAX_ITEMS.saturating_sub(items.len());
+                    let is_full = result.$items.len() > room;
+                    items.extend(result.$items.into_iter().take(room).map(Convert::convert));
                     let next = result.next_cursor;
                     if next.is_none() || next == cursor || page + 1 == MAX_PAGES || items.len() == MAX_ITEMS {
-                        if next.is_some() {
-                            tracing::warn!(service = %self.client.service, list = stringify!($list), "a list without end was cut off");
+                        if next.is_some() || is_full {
+                            self.warn_truncated(stringify!($list), items.len());
                         }
                         break;
                     }
@@ -49,11 +51,20 @@ impl McpConnection {
             pages!(list_resources, resources, &mut catalog.resources);
             // Optional: some servers with resources do not implement the method.
             if let Ok(result) = self.peer.list_resource_templates(None).await {
+                let is_full = result.resource_templates.len() > MAX_ITEMS;
                 catalog.templates =
                     result.resource_templates.into_iter().take(MAX_ITEMS).map(Convert::convert).collect();
+                if result.next_cursor.is_some() || is_full {
+                    self.warn_truncated("list_resource_templates", catalog.templates.len());
+                }
             }
         }
         Ok(catalog)
+    }
+
+    /// Logs that the rest of a list is dropped.
+    fn warn_truncated(&self, list: &str, kept: usize) {
+        tracing::warn!(service = %self.client.service, list, kept, "list of the server truncated");
     }
 }
 

@@ -14,7 +14,7 @@ const OF_TIME: usize = 7;
 const OF_CHANCE: usize = 13;
 
 /// Returns the milliseconds since 1970.
-pub(super) fn now() -> u64 {
+pub(in crate::store) fn now() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -19,7 +19,7 @@ pub(super) const WITHIN: &str = "(?2 IS NULL OR s.cwd = ?2
 pub(super) const HAS_PROMPT: &str = "EXISTS (SELECT 1 FROM event e WHERE e.session = s.key AND e.kind = 'message')";
 
 /// The maximum number of candidates for an ambiguous prefix, few enough to list in an error.
-const CANDIDATES: usize = 6;
+pub(super) const CANDIDATES: usize = 6;
 
 /// The number of characters shown on each side of a verbatim match.
 const AROUND: usize = 60;

@@ -77,7 +77,7 @@ pub struct TermWeights {
 pub const COUNTED: usize = 400;
 
 /// The number of newest messages that a verbatim search reads.
-const READ_THROUGH: usize = 20_000;
+pub(super) const READ_THROUGH: usize = 20_000;
 
 /// SQL: `e` is not undone. An `undone` event restores the state after the first `events` events of its session, so it may
 /// reverse an earlier undo. From the end of the log, `kept` jumps from each undo that counts to the state it restores.
@@ -308,5 +308,5 @@ pub(super) fn common_terms(
 }
 
 /// The number of messages loaded per step, and the maximum number of steps. Many may belong to other projects.
-const STEP: usize = 64;
-const STEPS: usize = 16;
+pub(super) const STEP: usize = 64;
+pub(super) const STEPS: usize = 16;

@@ -99,5 +99,47 @@ pub(in crate::store) const SCHEMA: Schema = Schema {
         PRIMARY KEY (principal, scope, period)
     ) STRICT, WITHOUT ROWID;
 ",
+        "
+    -- Keys the pseudonym of a principal and the hashes of arguments. Without its key, neither can be traced back.
+    CREATE TABLE audit_key (
+        principal TEXT PRIMARY KEY,
+        key BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    -- Decisions. They outlive their session, so they name it by its id.
+    CREATE TABLE audit_entry (
+        session TEXT NOT NULL,
+        -- From 1, without gaps.
+        seq INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        pseudonym TEXT NOT NULL,
+        actor TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        call TEXT,
+        decision TEXT NOT NULL,
+        source TEXT NOT NULL,
+        rule TEXT,
+        -- HMAC of the arguments.
+        arguments TEXT,
+        -- SHA-256 of the entry before.
+        previous TEXT NOT NULL,
+        PRIMARY KEY (session, seq)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX audit_time ON audit_entry (at);
+    -- The last entry of each chain.
+    CREATE TABLE audit_head (
+        session TEXT PRIMARY KEY,
+        entries INTEGER NOT NULL,
+        hash TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    -- The number of entries, next to the session.
+    ALTER TABLE session ADD COLUMN audited INTEGER NOT NULL DEFAULT 0;
+",
+        "
+    -- The key that encrypts texts, if one does.
+    CREATE TABLE store_key (id TEXT PRIMARY KEY, proof TEXT NOT NULL) STRICT;
+    -- Until when a process has the session open. Retention does not remove it before.
+    ALTER TABLE session ADD COLUMN busy_until INTEGER NOT NULL DEFAULT 0;
+",
     ],
 };

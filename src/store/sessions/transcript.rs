@@ -16,17 +16,17 @@ impl SessionStore {
         limit: usize,
     ) -> Result<Vec<StoredEvent>, StoreError> {
         let id = id.to_owned();
-        self.read(move |connection, view| read_before(connection, view, &id, before, limit)).await
+        self.read(move |reads, view| reads.events_before(view, &id, before, limit)).await
     }
 
     /// Returns the first `limit` events after the event `after`, in order.
     pub async fn events_after(&self, id: &str, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
         let id = id.to_owned();
-        self.read(move |connection, view| read_after(connection, view, &id, after, limit)).await
+        self.read(move |reads, view| reads.events_after(view, &id, after, limit)).await
     }
 }
 
-fn read_before(
+pub(super) fn read_before(
     connection: &Connection,
     view: &SessionView,
     id: &str,
@@ -45,7 +45,7 @@ fn read_before(
     })
 }
 
-fn read_after(
+pub(super) fn read_after(
     connection: &Connection,
     view: &SessionView,
     id: &str,

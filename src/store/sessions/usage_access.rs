@@ -1,7 +1,7 @@
 //! Reads and writes what is used of limits, through a handle of a principal.
 
-use super::usage_rows::{self, UsageKey, UsageRow};
-use super::writer::Work;
+use super::job::Work;
+use super::usage_rows::{UsageKey, UsageRow};
 use super::{SessionStore, StoreError};
 
 impl SessionStore {
@@ -12,6 +12,6 @@ impl SessionStore {
 
     /// Returns a row; zero if there is none.
     pub async fn usage(&self, key: UsageKey) -> Result<UsageRow, StoreError> {
-        self.read(move |connection, view| usage_rows::read(connection, view.principal().name(), &key)).await
+        self.read(move |reads, view| reads.usage(view, &key)).await
     }
 }

@@ -61,16 +61,25 @@ impl SessionView {
             && (*files != SessionFiles::Server || self.roots.as_ref().is_none_or(is_below))
     }
 
-    fn admits_mode(&self, mode: &str) -> bool {
+    pub(super) fn admits_mode(&self, mode: &str) -> bool {
         self.modes.as_ref().is_none_or(|modes| modes.iter().any(|pattern| pattern.matches(mode)))
     }
 
     /// Returns the value of `?1` in [`ADMITTED`]: JSON with the principal, its admitted modes and its roots.
     pub(super) fn query(&self, connection: &Connection) -> rusqlite::Result<String> {
         let modes = self.modes.as_ref().map(|_| self.modes_in_store(connection)).transpose()?;
-        let roots: Option<Vec<_>> =
-            self.roots.as_ref().map(|roots| roots.iter().map(|root| root.to_string_lossy()).collect());
-        Ok(json!({"principal": self.principal.name(), "modes": modes, "roots": roots}).to_string())
+        Ok(json!({"principal": self.principal.name(), "modes": modes, "roots": self.root_texts()}).to_string())
+    }
+
+    /// Returns the roots as text.
+    pub(super) fn root_texts(&self) -> Option<Vec<String>> {
+        let texts = |roots: &Vec<PathBuf>| roots.iter().map(|root| root.to_string_lossy().into_owned()).collect();
+        self.roots.as_ref().map(texts)
+    }
+
+    /// Returns whether the view admits only some modes.
+    pub(super) fn has_modes(&self) -> bool {
+        self.modes.is_some()
     }
 
     /// Returns the admitted modes among those of stored sessions.

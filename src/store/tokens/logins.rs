@@ -3,9 +3,8 @@
 //! Invariant: the store has the SHA-256 of a cookie, never the cookie.
 
 use jiff::Timestamp;
-use rusqlite::{OptionalExtension as _, params};
 
-use super::{TokenState, TokenStore, find, hash};
+use super::{TokenState, TokenStore, hash};
 use crate::principal::TokenGrant;
 use crate::store::StoreError;
 
@@ -21,35 +20,21 @@ impl TokenStore {
     /// Stores the login of a cookie with the token `id`, used just now.
     pub async fn put_login(&self, cookie: &str, id: &str, csrf: &str) -> Result<(), StoreError> {
         let (cookie, id, csrf) = (hash(cookie), id.to_owned(), csrf.to_owned());
-        self.work(move |connection| {
-            let insert = "INSERT OR REPLACE INTO login (hash, token, csrf, used_at) VALUES (?1, ?2, ?3, ?4)";
-            connection.execute(insert, params![cookie, id, csrf, Timestamp::now().as_millisecond()])
-        })
-        .await
-        .map(drop)
+        self.work(move |rows| rows.put_login(&cookie, &id, &csrf, Timestamp::now().as_millisecond())).await
     }
 
     /// Notes that a cookie was used just now.
     pub async fn touch_login(&self, cookie: &str) -> Result<(), StoreError> {
         let cookie = hash(cookie);
-        self.work(move |connection| {
-            let update = "UPDATE login SET used_at = ?2 WHERE hash = ?1";
-            connection.execute(update, params![cookie, Timestamp::now().as_millisecond()])
-        })
-        .await
-        .map(drop)
+        self.work(move |rows| rows.touch_login(&cookie, Timestamp::now().as_millisecond())).await
     }
 
     /// Returns the login of a cookie. `None` if there is none, it was last used before `oldest`, or its token has ended.
     pub async fn find_login(&self, cookie: &str, oldest: Timestamp) -> Result<Option<BrowserLogin>, StoreError> {
         let cookie = hash(cookie);
-        self.work(move |connection| {
-            let select = "SELECT token, csrf FROM login WHERE hash = ?1 AND used_at > ?2";
-            let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
-            let mut statement = connection.prepare_cached(select)?;
-            let found = statement.query_row(params![cookie, oldest.as_millisecond()], row).optional()?;
-            let Some((id, csrf)) = found else { return Ok(None) };
-            let token = find(connection, &id)?.and_then(|(stored, _)| stored);
+        self.work(move |rows| {
+            let Some((id, csrf)) = rows.find_login(&cookie, oldest.as_millisecond())? else { return Ok(None) };
+            let token = rows.find(&id)?.and_then(|columns| columns.to_token());
             let active = token.filter(|token| token.state == TokenState::Active);
             Ok(active.map(|token| BrowserLogin { grant: token.grant, csrf }))
         })
@@ -59,12 +44,8 @@ impl TokenStore {
     /// Removes the login of a cookie, and all that were last used before `oldest`.
     pub async fn remove_logins(&self, cookie: Option<&str>, oldest: Timestamp) -> Result<(), StoreError> {
         let cookie = cookie.map(hash);
-        self.work(move |connection| {
-            let delete = "DELETE FROM login WHERE hash = ?1 OR used_at <= ?2";
-            connection.execute(delete, params![cookie, oldest.as_millisecond()])
-        })
-        .await
-        .map(drop)
+        self.work(move |rows| rows.remove_logins(cookie.as_ref().map(<[u8; 32]>::as_slice), oldest.as_millisecond()))
+            .await
     }
 }
 

@@ -16,7 +16,7 @@ const STARTS: [&str; 7] = [
 ];
 
 /// The files with such a text, and the reason.
-const PLACES: [(&str, &str); 23] = [
+const PLACES: [(&str, &str); 24] = [
     ("src/process.rs", "starts every child; a launcher in `Launch` puts it into a sandbox"),
     ("src/process/helper.rs", "starts Skein's own program"),
     ("src/process/reaper.rs", "starts Skein's own program, which only ends processes"),
@@ -40,6 +40,10 @@ const PLACES: [(&str, &str); 23] = [
     ),
     ("src/services/builtin/developer/fake_editor.rs", "a test"),
     ("src/services/builtin/computercontroller/browser/program.rs", "Chromium, inside a sandbox of its own"),
+    (
+        "src/worktree/git.rs",
+        "git for worktrees of tasks, without programs that a repository names and without a network",
+    ),
     ("src/lesson/check.rs", "checks of lessons, after consent; never in a remote session"),
     ("src/cli/open_browser.rs", "the user's browser, for a login and the console"),
     ("src/cli/apps/browser.rs", "the user's browser, for `skein apps open`"),

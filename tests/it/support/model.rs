@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use serde_json::{Value, json};
@@ -34,6 +34,11 @@ pub(crate) enum Answer {
     Paced {
         pieces: Vec<String>,
         go: Arc<Mutex<mpsc::Receiver<()>>>,
+    },
+    /// Says so many bytes in pieces of 64 KiB, as fast as they are read, and counts those that were sent.
+    Floods {
+        bytes: u64,
+        sent: Arc<AtomicU64>,
     },
     Status(u16),
 }
@@ -171,6 +176,7 @@ fn send(mut stream: TcpStream, answer: &Answer) -> std::io::Result<()> {
             let call = json!({"index": 0, "id": "c1", "type": "function", "function": function});
             (vec![json!({"content": text}), json!({"tool_calls": [call]})], "tool_calls")
         }
+        Answer::Floods { .. } => (Vec::new(), "stop"),
         Answer::Status(status) => {
             let body = r#"{"error":{"message":"scripted"}}"#;
             let length = body.len();
@@ -180,6 +186,9 @@ fn send(mut stream: TcpStream, answer: &Answer) -> std::io::Result<()> {
     };
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked";
     write!(stream, "{head}\r\nconnection: close\r\n\r\n")?;
+    if let Answer::Floods { bytes, sent } = answer {
+        flood(&mut stream, *bytes, sent)?;
+    }
     let chunk = |stream: &mut TcpStream, event: &Value| {
         let text = format!("data: {event}\n\n");
         write!(stream, "{:x}\r\n{text}\r\n", text.len())
@@ -202,4 +211,17 @@ fn send(mut stream: TcpStream, answer: &Answer) -> std::io::Result<()> {
     let usage = json!({"prompt_tokens": 100, "completion_tokens": 7});
     chunk(&mut stream, &json!({"id": "c", "choices": [], "usage": usage}))?;
     write!(stream, "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+}
+
+/// Fails when the other side hangs up.
+fn flood(stream: &mut TcpStream, bytes: u64, sent: &AtomicU64) -> std::io::Result<()> {
+    const PIECE: u64 = 64 << 10;
+    let text = "word ".repeat(usize::try_from(PIECE / 5).expect("a size"));
+    let event = format!("data: {}\n\n", json!({"id": "c", "choices": [{"index": 0, "delta": {"content": text}}]}));
+    let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+    for _ in 0..bytes / PIECE {
+        stream.write_all(chunk.as_bytes())?;
+        sent.fetch_add(PIECE, Ordering::SeqCst);
+    }
+    Ok(())
 }

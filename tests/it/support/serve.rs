@@ -52,6 +52,11 @@ impl Server {
         self.child.take().expect("the server")
     }
 
+    /// The process of the server.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the server").id()
+    }
+
     /// Asks the server to shut down.
     pub(crate) fn interrupt(&self) {
         self.signal(Signal::SIGTERM);

@@ -180,6 +180,7 @@ impl Wiring {
             reaper: Some(reaper),
             sandbox: self.layers.map(|restriction| launcher(folder.path(), restriction)),
             data: folder.path().join("data"),
+            store: None,
             user: UserFolders {
                 home: folder.path().join("home"),
                 config_home: folder.path().join("home/.config"),

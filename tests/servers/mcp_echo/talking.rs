@@ -158,6 +158,11 @@ impl Talks {
         reply.get("result").or(reply.get("error")).cloned().unwrap_or_default()
     }
 
+    /// Asks the user with a form, as servers of the older era do; what was answered.
+    pub(crate) fn ask_form(&self) -> String {
+        self.asked("elicitation/create", question("form")).to_string()
+    }
+
     fn ask(&self, id: &Value, params: &Value, what: &str) {
         let question = question(what);
         // As with the SDKs: a server may speak both eras, and its tools ask in one of them only.

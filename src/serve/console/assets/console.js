@@ -51,20 +51,29 @@ function hear(message) {
 }
 
 function connect() {
-  if (typeof SharedWorker === "undefined") {
-    // One stream per tab, for browsers without shared workers.
-    const source = new EventSource(`/console/events?${new URLSearchParams(watch ? { watch } : {})}`);
-    source.onopen = () => hear({ kind: "online" });
-    source.onerror = () => hear({ kind: "offline" });
-    source.onmessage = (event) => hear(JSON.parse(event.data));
-    return;
-  }
+  if (typeof SharedWorker === "undefined") { connectAlone(250); return; }
   const worker = new SharedWorker("/console/assets/events-worker.js", { name: "skein-events" });
   worker.port.onmessage = ({ data }) => hear(data);
   worker.port.postMessage({ kind: "join", watch });
   setInterval(() => worker.port.postMessage({ kind: "here", watch }), 20_000);
   addEventListener("pagehide", () => worker.port.postMessage({ kind: "leave" }));
   addEventListener("pageshow", (event) => { if (event.persisted) worker.port.postMessage({ kind: "join", watch }); });
+}
+
+// One WebSocket per tab, for browsers without shared workers: it is none of the few HTTP/1.1 connections per host.
+function connectAlone(delay) {
+  const address = new URL(`/console/socket?${new URLSearchParams(watch ? { watch } : {})}`, location.href);
+  address.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+  const socket = new WebSocket(address);
+  let next = Math.min(delay * 2, 5_000);
+  socket.onopen = () => { next = 250; hear({ kind: "online" }); };
+  socket.onmessage = ({ data }) => hear(JSON.parse(data));
+  socket.onclose = () => {
+    hear({ kind: "offline" });
+    // The socket does not say why it closed: a login that is over, or a server that restarts.
+    get("/console/alive").catch(() => {});
+    setTimeout(() => connectAlone(next), delay);
+  };
 }
 
 function showCount(count) {

@@ -399,6 +399,8 @@ fn shrink(pixels: Vec<u8>, width: u32, height: u32, factor: u32) -> (Vec<u8>, u3
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn setup(variables: &[(&str, &str)]) -> ScreenSetup {
@@ -449,6 +451,25 @@ mod tests {
         assert_eq!((window_id("0x1400007").unwrap(), window_id("16").unwrap()), (0x0140_0007, 16));
         for text in ["", "main", "0x", "-1", "0x100000000"] {
             assert!(window_id(text).unwrap_err().0.contains("is no window"), "{text}");
+        }
+    }
+
+    proptest! {
+        /// A window is one line, whatever its title says. The id in the line names it again, and only the window with
+        /// the keyboard says so.
+        #[test]
+        fn a_listed_window_can_be_focused(
+            id in any::<u32>(),
+            title in "(?s).{0,40}",
+            class in "(?s).{0,12}",
+            has_focus in any::<bool>(),
+        ) {
+            let area = ScreenArea { x: 1, y: 2, width: 3, height: 4 };
+            let line = format_window(&ScreenWindow { id, title, class, area, has_focus });
+            prop_assert_eq!(line.lines().count(), 1);
+            let shown = line.split_whitespace().next().unwrap_or_default();
+            prop_assert_eq!(window_id(shown).ok(), Some(id));
+            prop_assert_eq!(line.ends_with(" of the screen, has the keyboard"), has_focus);
         }
     }
 

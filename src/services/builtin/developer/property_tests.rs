@@ -36,6 +36,30 @@ proptest! {
     }
 
     #[test]
+    fn a_written_file_has_the_content_and_no_unread_file_is_lost(
+        old in "[a-z \n]{0,40}",
+        content in "[a-zäß€ \t\n]{0,60}",
+        new_name in "([a-c]/){0,2}[a-z]{1,6}",
+    ) {
+        block_on(async {
+            let workshop = Workshop::new();
+            workshop.put("old.txt", &old);
+            let write = async |arguments: Value| workshop.call("write_file", arguments).await;
+            write(json!({"path": "old.txt", "content": content})).await.refused("was not read in this session");
+            assert_eq!(workshop.get("old.txt"), old.as_bytes());
+            write(json!({"path": "old.txt", "content": content, "overwrite": true})).await.ok();
+            assert_eq!(workshop.get("old.txt"), content.as_bytes());
+            write(json!({"path": new_name, "content": content})).await.ok();
+            assert_eq!(workshop.get(&new_name), content.as_bytes());
+            // The session has seen what it wrote, until someone else changes the file.
+            write(json!({"path": new_name, "content": "again"})).await.ok();
+            workshop.put(&new_name, "changed");
+            write(json!({"path": new_name, "content": "lost", "overwrite": true})).await.refused("was changed");
+            assert_eq!(workshop.get(&new_name), b"changed");
+        });
+    }
+
+    #[test]
     fn every_file_is_found_and_listed_once(names in btree_set("([a-c]/){0,2}[a-z]{1,6}\\.txt", 1..8)) {
         block_on(async {
             let workshop = Workshop::new();

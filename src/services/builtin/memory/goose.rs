@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::secrets;
-use crate::store::{MemoryOwner, MemoryStore, NewMemory, StoreError};
+use crate::store::{MemoryOwner, NewMemory, StoreError, StorePlace};
 
 /// The result of an import.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -34,11 +34,11 @@ pub enum ForeignFolderError {
     NoCategory,
 }
 
-/// Imports every file of `folder` into the store in `data`; the files stay unchanged. A second import adds nothing.
+/// Imports every file of `folder` into the store of memories; the files stay unchanged. A second import adds nothing.
 /// If `write` is false, only reports what would be imported.
 pub fn import(
     folder: &Path,
-    data: &Path,
+    place: &StorePlace,
     project: &Path,
     scope: MemoryOwner,
     write: bool,
@@ -50,7 +50,7 @@ pub fn import(
     let entries = std::fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
     let files = categories(entries.filter_map(Result::ok).map(|entry| entry.path()).collect())
         .map_err(|source| ImportError::Foreign { folder: folder.display().to_string(), source })?;
-    let store = write.then(|| MemoryStore::open(&data.join("memory.db"))).transpose()?;
+    let store = write.then(|| place.memories()).transpose()?;
     let mut imported = ImportedMemories::default();
     for file in files {
         let text = std::fs::read_to_string(&file).map_err(|error| unreadable(&file, &error))?;
@@ -115,11 +115,12 @@ mod tests {
         let text =
             "# style code\nuse tabs\n\n# style code\nno semicolons\n\nplain entry\nof two lines\n\npassword: hunter2\n";
         std::fs::write(memory.join("prefs.txt"), text).unwrap();
-        let import = || import(&memory, folder.path(), Path::new("/p"), MemoryOwner::User, true).unwrap();
+        let place = StorePlace::files(folder.path());
+        let import = || import(&memory, &place, Path::new("/p"), MemoryOwner::User, true).unwrap();
         let first = import();
         assert_eq!((first.kept.len(), first.left_out.len()), (3, 1));
         import();
-        let store = MemoryStore::open(&folder.path().join("memory.db")).unwrap();
+        let store = place.memories().unwrap();
         let all = store.recall(Path::new("/p"), &crate::store::MemoryFilter::default()).unwrap();
         let mut texts: Vec<_> = all.iter().map(|memory| memory.text.as_str()).collect();
         texts.sort_unstable();

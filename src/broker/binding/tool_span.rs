@@ -1,0 +1,40 @@
+//! Reports each tool call as a span.
+
+use serde_json::{Map, Value};
+
+use super::Binding;
+use crate::telemetry::WorkSpan;
+use crate::tool::{CallContext, ServiceError, ToolOutcome};
+
+impl Binding {
+    /// Calls the tool and follows its redirects, inside a span.
+    pub(super) async fn call_in_span(
+        &self,
+        name: &str,
+        arguments: Map<String, Value>,
+        context: CallContext,
+    ) -> Result<ToolOutcome, ServiceError> {
+        // A model may call a tool that does not exist, with a name of any text.
+        let known = if self.tools.contains_key(name) { name } else { "unknown" };
+        let span = WorkSpan::tool_call(known, context.id.as_deref());
+        span.content("gen_ai.tool.call.arguments", || Value::Object(arguments.clone()).to_string());
+        let work = async {
+            let outcome = self.call_once(name, arguments.clone(), context.clone()).await?;
+            self.follow(name, arguments, context, outcome).await
+        };
+        let called = span.run(work).await;
+        match &called {
+            Ok(outcome) => {
+                span.content("gen_ai.tool.call.result", || outcome.all_text());
+                if outcome.refused {
+                    span.fail("call_refused");
+                } else if outcome.is_error {
+                    span.fail("tool_error");
+                }
+            }
+            Err(ServiceError::Cancelled) => span.fail("cancelled"),
+            Err(_) => span.fail("service_error"),
+        }
+        called
+    }
+}

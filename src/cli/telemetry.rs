@@ -1,0 +1,84 @@
+//! Exports spans in the OpenTelemetry protocol (OTLP over HTTP), as the standard environment variables say.
+//!
+//! A separate thread sends the spans, so that a slow receiver delays nothing. The queue has a limit: spans that do not
+//! fit are dropped, and the log has their number.
+
+mod encoding;
+mod layer;
+mod sender;
+mod settings;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+pub(super) use layer::SpanLayer;
+use sender::SpanSender;
+use settings::{ExportSettings, ExportSettingsError};
+
+/// How long the end of the program waits for the last spans.
+const FLUSH_TIME: Duration = Duration::from_secs(5);
+
+/// A value of an attribute.
+#[derive(Debug, Clone, PartialEq)]
+enum AttributeValue {
+    Text(String),
+    Texts(Vec<String>),
+    Integer(i64),
+    Float(f64),
+    Flag(bool),
+}
+
+/// A span that has ended.
+#[derive(Debug, Clone, PartialEq)]
+struct FinishedSpan {
+    trace: [u8; 16],
+    id: [u8; 8],
+    parent: Option<[u8; 8]>,
+    name: String,
+    is_client: bool,
+    /// Nanoseconds since 1970.
+    start: u64,
+    end: u64,
+    attributes: Vec<(String, AttributeValue)>,
+    failed: bool,
+}
+
+/// Ends the export when it is dropped, after the last spans are sent.
+#[derive(Debug)]
+pub(super) struct ExportGuard {
+    stop: Option<oneshot::Sender<()>>,
+    end: Receiver<()>,
+}
+
+impl Drop for ExportGuard {
+    fn drop(&mut self) {
+        // The thread may have ended already, and then `end` is closed.
+        drop(self.stop.take());
+        if self.end.recv_timeout(FLUSH_TIME).is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!("the receiver of telemetry is too slow; the last spans may be lost");
+        }
+    }
+}
+
+/// Starts the export if the environment asks for it. Returns `None` if it does not. Fails if a variable is not valid.
+pub(super) fn start() -> Result<Option<(SpanLayer, ExportGuard)>, ExportSettingsError> {
+    let Some(settings) = ExportSettings::read(super::environment::variable)? else { return Ok(None) };
+    let (spans, queue) = mpsc::channel(settings.queue);
+    let (stop, stopped) = oneshot::channel();
+    let (ended, end) = sync_channel(1);
+    let dropped: Arc<AtomicU64> = Arc::default();
+    let layer = SpanLayer::new(spans, Arc::clone(&dropped), settings.with_content);
+    let sender = SpanSender::new(settings, dropped)?;
+    let thread = std::thread::Builder::new().name("telemetry".to_owned()).spawn(move || {
+        sender.run(queue, stopped);
+        if ended.send(()).is_err() {
+            tracing::trace!("the program no longer waits for its telemetry");
+        }
+    });
+    thread.map_err(|error| ExportSettingsError::Thread { reason: error.to_string() })?;
+    Ok(Some((layer, ExportGuard { stop: Some(stop), end })))
+}

@@ -1,0 +1,260 @@
+//! Collects the spans of `tracing` and queues those that end.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::sync::mpsc::Sender;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Context, Layer};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::{AttributeValue, FinishedSpan};
+use crate::ids::random_uuid;
+use crate::telemetry::{CONTENT_TARGET, SPAN_TARGET};
+
+/// Maximum size of a text attribute, in bytes.
+const MAX_TEXT: usize = 64 << 10;
+
+/// Turns spans into messages of the export.
+#[derive(Debug)]
+pub(in crate::cli) struct SpanLayer {
+    queue: Sender<FinishedSpan>,
+    /// Spans that did not fit the queue.
+    dropped: Arc<AtomicU64>,
+    with_content: bool,
+}
+
+/// A span while it is open. Kept by the registry.
+struct OpenSpan {
+    trace: [u8; 16],
+    id: [u8; 8],
+    parent: Option<[u8; 8]>,
+    start: u64,
+    /// The last time that its work paused or ended. `None` for a span that no work enters.
+    last_exit: Option<u64>,
+    fields: SpanFields,
+}
+
+#[derive(Default)]
+struct SpanFields(Vec<(String, AttributeValue)>);
+
+impl SpanLayer {
+    pub(super) fn new(queue: Sender<FinishedSpan>, dropped: Arc<AtomicU64>, with_content: bool) -> Self {
+        Self { queue, dropped, with_content }
+    }
+
+    /// Returns the filter that shows the layer only what it exports.
+    pub(in crate::cli) fn filter(&self) -> Targets {
+        let content = if self.with_content { LevelFilter::INFO } else { LevelFilter::OFF };
+        Targets::new().with_target(SPAN_TARGET, LevelFilter::INFO).with_target(CONTENT_TARGET, content)
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        let parent = span.parent().and_then(|parent| {
+            let extensions = parent.extensions();
+            extensions.get::<OpenSpan>().map(|open| (open.trace, open.id))
+        });
+        let (trace, parent) = match parent {
+            Some((trace, id)) => (trace, Some(id)),
+            None => (random_bytes(), None),
+        };
+        let mut fields = SpanFields::default();
+        attributes.record(&mut fields);
+        let open = OpenSpan { trace, id: random_id(), parent, start: now(), last_exit: None, fields };
+        span.extensions_mut().insert(open);
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        if let Some(open) = span.extensions_mut().get_mut::<OpenSpan>() {
+            values.record(&mut open.fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let Some(span) = context.event_span(event) else { return };
+        let mut content = SpanFields::default();
+        event.record(&mut content);
+        if let (Some(AttributeValue::Text(key)), Some(value)) = (content.take("key"), content.take("value"))
+            && let Some(open) = span.extensions_mut().get_mut::<OpenSpan>()
+        {
+            open.fields.put(&key, value);
+        }
+    }
+
+    fn on_exit(&self, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        if let Some(open) = span.extensions_mut().get_mut::<OpenSpan>() {
+            open.last_exit = Some(now());
+        }
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let Some(span) = context.span(&id) else { return };
+        let Some(OpenSpan { trace, id, parent, start, last_exit, mut fields }) = span.extensions_mut().remove() else {
+            return;
+        };
+        let name = match fields.take("otel.name") {
+            Some(AttributeValue::Text(name)) => name,
+            _ => span.name().to_owned(),
+        };
+        let is_client = fields.take("otel.kind").is_some_and(|kind| kind == AttributeValue::Text("client".to_owned()));
+        let failed = fields.0.iter().any(|(key, _)| key == "error.type");
+        // A span closes after its last child, which may outlive its work.
+        let end = last_exit.unwrap_or_else(now).max(start);
+        let span = FinishedSpan { trace, id, parent, name, is_client, start, end, attributes: fields.0, failed };
+        if self.queue.try_send(span).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl SpanFields {
+    fn put(&mut self, key: &str, value: AttributeValue) {
+        let value = match value {
+            AttributeValue::Text(mut text) => {
+                text.truncate(cut_point(&text, MAX_TEXT));
+                AttributeValue::Text(text)
+            }
+            other => other,
+        };
+        match self.0.iter_mut().find(|(existing, _)| existing == key) {
+            Some((_, existing)) => *existing = value,
+            None => self.0.push((key.to_owned(), value)),
+        }
+    }
+
+    fn take(&mut self, key: &str) -> Option<AttributeValue> {
+        let index = self.0.iter().position(|(existing, _)| existing == key)?;
+        Some(self.0.remove(index).1)
+    }
+}
+
+/// Returns the end of the longest part of at most `limit` bytes that has whole characters.
+fn cut_point(text: &str, limit: usize) -> usize {
+    if text.len() <= limit {
+        return text.len();
+    }
+    (0..=limit).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default()
+}
+
+impl Visit for SpanFields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.put(field.name(), AttributeValue::Text(format!("{value:?}")));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let value = match field.name() {
+            // The conventions define a list, and fields of `tracing` have no lists.
+            "gen_ai.response.finish_reasons" => AttributeValue::Texts(vec![value.to_owned()]),
+            _ => AttributeValue::Text(value.to_owned()),
+        };
+        self.put(field.name(), value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field.name(), AttributeValue::Integer(value));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field.name(), AttributeValue::Integer(i64::try_from(value).unwrap_or(i64::MAX)));
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field.name(), AttributeValue::Float(value));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field.name(), AttributeValue::Flag(value));
+    }
+}
+
+/// Returns nanoseconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns the bytes of a random UUID. They are never all zero, which the protocol forbids.
+fn random_bytes() -> [u8; 16] {
+    let digits = random_uuid().replace('-', "");
+    u128::from_str_radix(&digits, 16).unwrap_or(1).to_be_bytes()
+}
+
+/// Returns the half of a random UUID that has the variant, so that it is never all zero.
+fn random_id() -> [u8; 8] {
+    let low = u128::from_be_bytes(random_bytes()) & u128::from(u64::MAX);
+    u64::try_from(low).unwrap_or(1).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::channel;
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+    use crate::telemetry::WorkSpan;
+
+    /// Runs work with a layer whose queue has this size. Returns what it queued, and how many spans it dropped.
+    fn export(size: usize, with_content: bool, work: impl FnOnce()) -> (Vec<FinishedSpan>, u64) {
+        let (queue, mut spans) = channel(size);
+        let dropped: Arc<AtomicU64> = Arc::default();
+        let layer = SpanLayer::new(queue, Arc::clone(&dropped), with_content);
+        let filter = layer.filter();
+        let subscriber = tracing_subscriber::registry().with(layer.with_filter(filter));
+        tracing::subscriber::with_default(subscriber, work);
+        let spans = std::iter::from_fn(|| spans.try_recv().ok()).collect();
+        (spans, dropped.load(Ordering::Relaxed))
+    }
+
+    fn value<'a>(span: &'a FinishedSpan, key: &str) -> Option<&'a AttributeValue> {
+        span.attributes.iter().find(|(name, _)| name == key).map(|(_, value)| value)
+    }
+
+    #[test]
+    fn spans_over_the_limit_are_dropped_and_counted() {
+        let (spans, dropped) = export(2, false, || (0..5).for_each(|_| drop(WorkSpan::sandbox_start())));
+        assert_eq!((spans.len(), dropped), (2, 3));
+    }
+
+    #[test]
+    fn a_span_knows_its_parent_its_name_and_its_failure() {
+        let (spans, _) = export(8, false, || {
+            let session = WorkSpan::session("s");
+            let turn = session.turn("s", "goose", "assistant");
+            turn.record_tokens(3, 2, 1);
+            turn.fail("cancelled");
+        });
+        let [turn, session] = spans.as_slice() else { panic!("{spans:?}") };
+        assert_eq!((turn.name.as_str(), session.name.as_str()), ("invoke_agent goose", "session"));
+        assert_eq!((turn.trace, turn.parent, session.parent), (session.trace, Some(session.id), None));
+        assert_eq!((turn.failed, session.failed), (true, false));
+        assert_eq!(value(turn, "gen_ai.usage.input_tokens"), Some(&AttributeValue::Integer(3)));
+        assert_eq!(value(turn, "otel.name"), None);
+    }
+
+    #[test]
+    fn content_is_computed_only_on_request() {
+        let key = "gen_ai.tool.call.result";
+        let work = |content: fn() -> String| move || WorkSpan::tool_call("t", None).content(key, content);
+        let (spans, _) = export(8, false, work(|| panic!("computed")));
+        assert_eq!(value(&spans[0], key), None);
+        let (spans, _) = export(8, true, work(|| "text".to_owned()));
+        assert_eq!(value(&spans[0], key), Some(&AttributeValue::Text("text".to_owned())));
+    }
+
+    #[test]
+    fn long_text_of_an_attribute_is_cut() {
+        let (spans, _) = export(8, true, || WorkSpan::tool_call("t", None).content("key", || "ä".repeat(MAX_TEXT)));
+        let Some(AttributeValue::Text(text)) = value(&spans[0], "key") else { panic!("{spans:?}") };
+        assert_eq!(text.len(), MAX_TEXT);
+    }
+}

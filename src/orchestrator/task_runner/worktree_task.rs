@@ -1,0 +1,261 @@
+//! Runs a task in its own git worktree if a manifest or config requires it, and merges its changes after consent.
+//!
+//! Invariant: the changes of a task reach the user's files only after consent, and all at once. Else they stay on the
+//! task's branch, and the report names it.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::{ChildTurnError, DelegatedTask, TaskRunner, waiting};
+use crate::manifest::{ApprovalLevel, TaskWorkspace};
+use crate::orchestrator::child::ChildAsker;
+use crate::principal::SessionFiles;
+use crate::session::{SessionError, SessionRoots};
+use crate::tool::ask::{Asker as _, ConsentSubject, PermissionRequest, PermissionResponse, TASK_MERGE};
+use crate::tool::delegate::TaskState;
+use crate::worktree::{MergeResult, TaskChanges, TaskWorktree};
+
+/// Files that a report or a title names.
+const MAX_NAMED: usize = 10;
+
+/// Why the changes of a task are not in the user's files.
+#[derive(Debug, thiserror::Error)]
+enum MergeRefusal {
+    #[error("the user refused the merge")]
+    Refused,
+    #[error("the merge needs consent and no user can be asked")]
+    NoUser,
+    #[error("the approval level of the session is `{}`", .0.as_str())]
+    Level(ApprovalLevel),
+    #[error("the task was cancelled")]
+    Cancelled,
+    #[error("there are conflicts, because the user's files have changed too: {}", names(.0))]
+    Conflict(Vec<String>),
+    /// Another error, as text.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl MergeRefusal {
+    fn other(error: impl std::fmt::Display) -> Self {
+        Self::Other(error.to_string())
+    }
+
+    /// Returns the state of the task. Without a user, the branch is the result. Else tasks that wait for this one must
+    /// not start without its changes.
+    fn state(&self) -> TaskState {
+        match self {
+            Self::NoUser => TaskState::Done,
+            Self::Cancelled => TaskState::Cancelled,
+            Self::Refused | Self::Level(_) | Self::Conflict(_) | Self::Other(_) => TaskState::Failed,
+        }
+    }
+}
+
+impl TaskRunner {
+    /// Runs one turn of another agent in a child session, in a worktree if a manifest or config requires it.
+    pub(super) async fn child_turn(
+        &self,
+        errand: &DelegatedTask,
+        mut prompt: String,
+    ) -> Result<(TaskState, String), ChildTurnError> {
+        let Some(worktree) = self.make_worktree(errand).await? else {
+            return self.run_child(errand, prompt, None).await;
+        };
+        prompt.push_str(&format!(
+            "\n\nYou work in your own git worktree, with a copy of the user's files. When you are done, Skein \
+             commits your changes to the branch `{}`. Do not commit, and do not switch branches.",
+            worktree.branch()
+        ));
+        let place = SessionRoots {
+            cwd: worktree.cwd(),
+            roots: Vec::new(),
+            files: SessionFiles::Own,
+            scratch: Some(worktree.scratch()),
+        };
+        let ended = self.run_child(errand, prompt, Some(place)).await;
+        let (state, said) = ended.unwrap_or_else(|error| (TaskState::Failed, error.to_string()));
+        Ok(self.bring_back(errand, worktree, state, said).await)
+    }
+
+    /// Creates the worktree of a task. `None` if it works in the folders of the session.
+    async fn make_worktree(&self, errand: &DelegatedTask) -> Result<Option<TaskWorktree>, ChildTurnError> {
+        let session = self.session()?;
+        let agent = session.choice().mode.agent;
+        match session.turn_plan().manifests().task_workspace(&agent, &errand.mode) {
+            TaskWorkspace::Shared => return Ok(None),
+            TaskWorkspace::Worktree => {}
+        }
+        let context = session.context();
+        if context.client_folders().is_some() {
+            return Err(ChildTurnError::ClientFiles);
+        }
+        let worktrees = self.orchestrator.worktrees().ok_or(ChildTurnError::NoWorktrees)?;
+        let repository = worktrees.locate(&context.cwd).await?;
+        session.sessions().grant().check_folder(repository.top()).map_err(SessionError::from)?;
+        Ok(Some(worktrees.create(repository, &context.cwd, &errand.id, &errand.task.text).await?))
+    }
+
+    /// Saves the changes of a task on its branch, merges them after consent, and removes the worktree. Returns the state
+    /// of the task and its report.
+    async fn bring_back(
+        &self,
+        errand: &DelegatedTask,
+        worktree: TaskWorktree,
+        state: TaskState,
+        said: String,
+    ) -> (TaskState, String) {
+        let changes = match worktree.capture(&said).await {
+            Ok(Some(changes)) => changes,
+            Ok(None) => {
+                worktree.remove();
+                return (state, said);
+            }
+            Err(error) => {
+                // The worktree stays, and the next start tries again.
+                let place = worktree.cwd();
+                let note = format!("The changes are not on a branch: {error}. They are in `{}`.", place.display());
+                return (TaskState::Failed, with_note(&said, &note));
+            }
+        };
+        let (branch, files) = (&changes.branch, names_of(&changes));
+        let (state, note) = if state == TaskState::Done {
+            match self.merge(errand, &worktree, &changes).await {
+                Ok(()) => {
+                    let note = format!(
+                        "The changes of {files} are merged into the user's files, not committed. They are also on the \
+                         branch `{branch}`."
+                    );
+                    (state, note)
+                }
+                Err(refusal) => {
+                    let note = format!("The changes of {files} are only on the branch `{branch}`: {refusal}.");
+                    (refusal.state(), note)
+                }
+            }
+        } else {
+            (state, format!("What it has changed in {files} is only on the branch `{branch}`."))
+        };
+        worktree.remove();
+        (state, with_note(&said, &note))
+    }
+
+    async fn merge(
+        &self,
+        errand: &DelegatedTask,
+        worktree: &TaskWorktree,
+        changes: &TaskChanges,
+    ) -> Result<(), MergeRefusal> {
+        if let MergeResult::Conflict(files) = worktree.check_merge(changes).await.map_err(MergeRefusal::other)? {
+            return Err(MergeRefusal::Conflict(files));
+        }
+        self.ask_for_merge(errand, changes).await?;
+        let (keeper, parent) = {
+            let session = self.session().map_err(MergeRefusal::other)?;
+            let parent = session.notifier().map(|notifier| Arc::downgrade(&notifier));
+            (session.context().keeper.get().cloned(), parent)
+        };
+        // A task in the folders of the session may write to the same files.
+        let lock = self.file_locks.of(&errand.id, waiting(errand.mode.to_string(), parent));
+        let files = changes.files.iter().map(|file| worktree.top().join(&file.path)).collect();
+        tokio::select! {
+            biased;
+            () = errand.cancel.cancelled() => return Err(MergeRefusal::Cancelled),
+            locked = lock.acquire(files) => locked.map_err(MergeRefusal::other)?,
+        }
+        if let Some(keeper) = keeper {
+            keeper.before_change().await;
+        }
+        match worktree.merge(changes).await.map_err(MergeRefusal::other)? {
+            MergeResult::Clean => Ok(()),
+            MergeResult::Conflict(files) => Err(MergeRefusal::Conflict(files)),
+        }
+    }
+
+    /// Asks the user to consent to the merge. At the level `auto` only if it writes a protected path.
+    async fn ask_for_merge(&self, errand: &DelegatedTask, changes: &TaskChanges) -> Result<(), MergeRefusal> {
+        let (asker, level) = {
+            let session = self.session().map_err(MergeRefusal::other)?;
+            session.consent_ports().await.map_err(MergeRefusal::other)?
+        };
+        match level {
+            ApprovalLevel::Auto if changes.protected.is_none() => return Ok(()),
+            ApprovalLevel::Auto | ApprovalLevel::Ask | ApprovalLevel::Smart => {}
+            ApprovalLevel::ReadOnly | ApprovalLevel::Deny => return Err(MergeRefusal::Level(level)),
+        }
+        let files: Vec<String> = changes.files.iter().map(ToString::to_string).collect();
+        let arguments: Map<String, Value> = Map::from_iter([
+            ("task".to_owned(), json!(errand.task.text)),
+            ("branch".to_owned(), json!(changes.branch)),
+            ("files".to_owned(), json!(files)),
+        ]);
+        let request = PermissionRequest {
+            call: None,
+            by: None,
+            apart: None,
+            chain: Vec::new(),
+            tool: TASK_MERGE.to_owned(),
+            title: Some(format!("Merge {} from the branch {}", names_of(changes), changes.branch)),
+            target: None,
+            change: None,
+            protected: changes.protected.clone(),
+            always: ConsentSubject::of(TASK_MERGE, &arguments, false, None),
+            arguments,
+            rule: None,
+        };
+        let (who, call) = (errand.mode.to_string(), errand.context.clone());
+        let asker = ChildAsker { asker, call, who, session: Arc::default() };
+        let response = tokio::select! {
+            biased;
+            () = errand.cancel.cancelled() => return Err(MergeRefusal::Cancelled),
+            response = asker.ask(request) => response,
+        };
+        tracing::info!(branch = changes.branch, ?response, "the user was asked about a merge");
+        match response {
+            PermissionResponse::Allow | PermissionResponse::AllowAlways => Ok(()),
+            PermissionResponse::Refuse | PermissionResponse::RefuseAlways => Err(MergeRefusal::Refused),
+            PermissionResponse::Unavailable => Err(MergeRefusal::NoUser),
+        }
+    }
+}
+
+fn names_of(changes: &TaskChanges) -> String {
+    let paths: Vec<String> = changes.files.iter().map(|file| file.path.display().to_string()).collect();
+    names(&paths)
+}
+
+/// Lists files for people.
+fn names(files: &[String]) -> String {
+    let shown: Vec<_> = files.iter().take(MAX_NAMED).map(|file| format!("`{}`", file.escape_debug())).collect();
+    match files.len().saturating_sub(MAX_NAMED) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// Adds a remark of Skein to the last answer of an agent.
+fn with_note(said: &str, note: &str) -> String {
+    format!("{said}\n\n[{note}]").trim_start().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_list_of_files_is_cut() {
+        let files: Vec<String> = (0..12).map(|number| format!("f{number}")).collect();
+        assert_eq!(names(&files[..2]), "`f0`, `f1`");
+        assert!(names(&files).ends_with("`f9` and 2 more"));
+        assert_eq!(names(&["a\nb".to_owned()]), "`a\\nb`");
+    }
+
+    #[test]
+    fn a_conflict_names_the_files_and_fails_the_task() {
+        let conflict = MergeRefusal::Conflict(vec!["a.txt".to_owned()]);
+        let expected = "there are conflicts, because the user's files have changed too: `a.txt`";
+        assert_eq!((conflict.to_string().as_str(), conflict.state()), (expected, TaskState::Failed));
+        assert_eq!(MergeRefusal::NoUser.state(), TaskState::Done);
+    }
+}

@@ -1,0 +1,172 @@
+//! How well the router knows the modes of labelled prompts, with its confusion matrix, as `skein route --eval`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use maud::{Markup, html};
+
+use super::super::ServerState;
+use super::form::FormFields;
+use super::layout::{ConsoleProblem, Section, csrf_field, page};
+use super::logins::Login;
+use super::open_session::home_project;
+use super::transcript::display_text;
+use crate::ids::ModeId;
+use crate::orchestrator::evaluation::{CaseError, EvaluatedAgents, RouteEvaluation, evaluate, read_cases};
+
+/// Cases of one evaluation.
+const MAX_CASES: usize = 5_000;
+
+/// Shows the form.
+pub(super) async fn show(Extension(login): Extension<Arc<Login>>) -> Response {
+    evaluation_page(&login, StatusCode::OK, "", &html! {})
+}
+
+/// Evaluates the router on the cases of the form.
+pub(super) async fn run(
+    State(state): State<Arc<ServerState>>,
+    Extension(login): Extension<Arc<Login>>,
+    Extension(form): Extension<FormFields>,
+) -> Result<Response, ConsoleProblem> {
+    let text = form.get("cases").unwrap_or_default().replace("\r\n", "\n");
+    let refused = |problem: &str| {
+        let markup = html! { p class="problem" role="alert" { (display_text(problem)) } };
+        Ok(evaluation_page(&login, StatusCode::UNPROCESSABLE_ENTITY, &text, &markup))
+    };
+    let project = home_project(&state, &login.token).await?;
+    let plan = Arc::clone(project.broker.plan());
+    let cases = match read_cases(&text, &plan) {
+        Ok(cases) => cases,
+        Err((line, error)) => return refused(&case_problem(line, &error)),
+    };
+    if cases.is_empty() || cases.len() > MAX_CASES {
+        return refused(&format!("Write between 1 and {MAX_CASES} cases, one on each line."));
+    }
+    let agents = if form.get("all").is_some() { EvaluatedAgents::All } else { EvaluatedAgents::OfCases };
+    // Training takes a moment of computing.
+    let measured = tokio::task::spawn_blocking(move || evaluate(&plan, &cases, agents)).await;
+    let measured = measured.map_err(|error| {
+        tracing::error!(%error, "the router cannot be evaluated");
+        ConsoleProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "The router cannot be evaluated at the moment.")
+    })?;
+    Ok(evaluation_page(&login, StatusCode::OK, &text, &result(&measured)))
+}
+
+fn case_problem(line: usize, error: &CaseError) -> String {
+    match error {
+        CaseError::NoTab => format!("Line {line}: {error}. Write the mode, a tab and the prompt."),
+        CaseError::UnknownMode(unknown) => {
+            format!("Line {line}: {}. {}.", unknown.problem, unknown.help.replace('@', ""))
+        }
+    }
+}
+
+fn evaluation_page(login: &Login, status: StatusCode, text: &str, result: &Markup) -> Response {
+    let body = html! {
+        p { a href="/console/routing" { "Routing" } }
+        h1 { "Evaluation of the router" }
+        form method="post" action="/console/routing/evaluation" class="stack" {
+            (csrf_field(login))
+            label { "Cases"
+                // A parser of HTML drops the first line break.
+                textarea name="cases" class="mono" spellcheck="false" aria-describedby="cases-hint" required { "\n" (text) }
+            }
+            p class="hint" id="cases-hint" {
+                "Each line is a mode, a tab and a prompt, with - as the mode of prompts that belong nowhere. "
+                "Nothing runs and nothing is stored."
+            }
+            label class="choice" { input type="checkbox" name="all" value="1"; " Include the modes of all agents" }
+            button type="submit" { "Evaluate" }
+        }
+        (result)
+    };
+    let mut response = page(login, Section::Routing, "Evaluation of the router", &body);
+    *response.status_mut() = status;
+    response
+}
+
+fn result(measured: &RouteEvaluation) -> Markup {
+    html! {
+        h2 { "Result" }
+        dl class="panel" id="evaluation" {
+            dt { "Cases" } dd { (measured.within) " for " (measured.modes) " modes, " (measured.outside) " that belong nowhere" }
+            dt { "Right" } dd { (percent(measured.right, measured.within)) }
+            dt { "Among the first three" } dd { (percent(measured.among_three, measured.within)) }
+            dt { "Sure" }
+            dd { (percent(measured.sure, measured.within)) ", of which " (percent(measured.right_and_sure, measured.sure)) " are right" }
+            @if measured.outside > 0 {
+                dt { "Sure although it belongs nowhere" } dd { (percent(measured.wrongly_sure, measured.outside)) }
+            }
+        }
+        h2 { "Confusion matrix" }
+        (matrix(measured))
+    }
+}
+
+fn percent(part: usize, whole: usize) -> String {
+    match whole {
+        0 => "–".to_owned(),
+        whole => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
+    }
+}
+
+/// Returns the table of expected and chosen modes. Modes that occur nowhere are left out.
+fn matrix(measured: &RouteEvaluation) -> Markup {
+    let mut counts: BTreeMap<(&ModeId, &ModeId), usize> = BTreeMap::new();
+    counts.extend(measured.right_by_mode.iter().map(|(mode, count)| ((mode, mode), *count)));
+    counts.extend(measured.confusion.iter().map(|((wanted, got), count)| ((wanted, got), *count)));
+    let rows: BTreeSet<&ModeId> = counts.keys().map(|(wanted, _)| *wanted).collect();
+    let columns: BTreeSet<&ModeId> = counts.keys().map(|(_, got)| *got).collect();
+    html! {
+        @if counts.is_empty() { p class="empty" { "No case has a mode." } }
+        @else {
+            div class="scroll" tabindex="0" role="region" aria-label="Confusion matrix" {
+                table class="matrix" {
+                    caption { "Rows are the expected modes, columns the chosen ones." }
+                    thead { tr { th scope="col" { "Expected" } @for mode in &columns { th scope="col" { (mode) } } } }
+                    tbody {
+                        @for wanted in &rows {
+                            tr {
+                                th scope="row" { (wanted) }
+                                @for got in &columns { (cell(wanted, got, counts.get(&(*wanted, *got)).copied())) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn cell(wanted: &ModeId, got: &ModeId, count: Option<usize>) -> Markup {
+    let class = match count {
+        None => "none",
+        Some(_) if wanted == got => "right",
+        Some(_) => "wrong",
+    };
+    html! { td class=(class) { (count.unwrap_or_default()) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrix_has_a_row_for_each_expected_mode() {
+        let mode = |name: &str| name.parse::<ModeId>().unwrap();
+        let measured = RouteEvaluation {
+            right_by_mode: [(mode("a/x"), 3)].into(),
+            confusion: vec![((mode("a/y"), mode("a/x")), 2)],
+            ..RouteEvaluation::default()
+        };
+        let table = matrix(&measured).into_string();
+        let row = |name: &str, cell: &str| format!("<tr><th scope=\"row\">{name}</th>{cell}</tr>");
+        assert!(table.contains(&row("a/x", "<td class=\"right\">3</td>")), "{table}");
+        assert!(table.contains(&row("a/y", "<td class=\"wrong\">2</td>")), "{table}");
+        assert!(matrix(&RouteEvaluation::default()).into_string().contains("No case has a mode."));
+    }
+}

@@ -1,0 +1,295 @@
+//! A connection to a PostgreSQL database, its prepared statements, and the migrations of its tables.
+//!
+//! A connection blocks its thread and owns a runtime, so it must not be used or dropped on a thread that runs async
+//! tasks. The stores use it on blocking threads; separate threads open and drop it.
+
+use std::collections::HashMap;
+use std::error::Error as _;
+use std::sync::Arc;
+
+use postgres::error::SqlState;
+use postgres::types::ToSql;
+use postgres::{Client, GenericClient, IsolationLevel, Row, Statement, Transaction};
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_rustls::rustls::{self, ClientConfig};
+
+use super::database_schema::MIGRATIONS;
+use super::{StoreAddress, StoreError};
+
+/// The key of the advisory lock under which migrations run: the bytes `skeinsto` in ASCII.
+const MIGRATION_LOCK: i64 = 0x736b_6569_6e73_746f;
+
+/// SQL: the time as a text of SQLite's tables.
+pub(super) const NOW: &str = "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
+
+/// Parameters of a statement.
+pub(super) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// One connection. It is opened again after it broke.
+pub(super) struct Database {
+    address: Arc<StoreAddress>,
+    client: Option<Client>,
+    statements: HashMap<String, Statement>,
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Database").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        close(self.client.take());
+    }
+}
+
+/// Closes a connection on a separate thread, because closing one blocks.
+fn close(client: Option<Client>) {
+    if let Some(client) = client {
+        let closed = std::thread::Builder::new().name("database".to_owned()).spawn(move || drop(client));
+        if let Err(error) = closed {
+            tracing::warn!(%error, "a connection to the store could not be closed");
+        }
+    }
+}
+
+impl Database {
+    /// Connects and migrates the tables. Fails if the database cannot be reached, or its tables need a newer program.
+    pub(super) fn open(address: &Arc<StoreAddress>) -> Result<Self, StoreError> {
+        let mut client = connect(address)?;
+        let migrated = std::thread::scope(|scope| {
+            let migrated = scope.spawn(|| migrate(&mut client, address)).join();
+            migrated.unwrap_or_else(|_| Err(unusable(address, "its migration broke off".to_owned())))
+        });
+        let database = Self { address: Arc::clone(address), client: Some(client), statements: HashMap::new() };
+        migrated.map(|()| database)
+    }
+
+    pub(super) fn address(&self) -> &Arc<StoreAddress> {
+        &self.address
+    }
+
+    /// Reads with single statements.
+    pub(super) fn read<T>(
+        &mut self,
+        work: impl FnOnce(&mut Queries<'_, Client>) -> Result<T, postgres::Error>,
+    ) -> Result<T, StoreError> {
+        self.ensure_open()?;
+        let address = Arc::clone(&self.address);
+        let Some(client) = self.client.as_mut() else { return Err(unusable(&address, "it is closed".to_owned())) };
+        let mut queries = Queries { client, statements: &mut self.statements };
+        work(&mut queries).map_err(|error| unusable(&address, problem(&error)))
+    }
+
+    /// Reads with several statements, which all see the same rows.
+    pub(super) fn snapshot<T>(
+        &mut self,
+        work: impl FnOnce(&mut Queries<'_, Transaction<'_>>) -> Result<T, postgres::Error>,
+    ) -> Result<T, StoreError> {
+        self.ensure_open()?;
+        let address = Arc::clone(&self.address);
+        let Some(client) = self.client.as_mut() else { return Err(unusable(&address, "it is closed".to_owned())) };
+        let failed = |error: postgres::Error| unusable(&address, problem(&error));
+        let moment = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true);
+        let mut moment = moment.start().map_err(failed)?;
+        let mut queries = Queries { client: &mut moment, statements: &mut self.statements };
+        work(&mut queries).map_err(failed)
+    }
+
+    /// Runs `work` in one transaction. Nothing is written if it fails.
+    pub(super) fn write<T>(
+        &mut self,
+        work: impl FnOnce(&mut Queries<'_, Transaction<'_>>) -> Result<T, postgres::Error>,
+    ) -> Result<T, StoreError> {
+        self.transact(work).map_err(|error| match error {
+            TransactionError::Store(error) => error,
+            TransactionError::Query(error) => unusable(&self.address, problem(&error)),
+        })
+    }
+
+    /// Runs `work` in one transaction, and returns errors of statements as they are.
+    pub(super) fn transact<T>(
+        &mut self,
+        work: impl FnOnce(&mut Queries<'_, Transaction<'_>>) -> Result<T, postgres::Error>,
+    ) -> Result<T, TransactionError> {
+        self.ensure_open().map_err(TransactionError::Store)?;
+        let Some(client) = self.client.as_mut() else {
+            return Err(TransactionError::Store(unusable(&self.address, "it is closed".to_owned())));
+        };
+        let mut transaction = client.transaction().map_err(TransactionError::Query)?;
+        let mut queries = Queries { client: &mut transaction, statements: &mut self.statements };
+        let done = work(&mut queries).map_err(TransactionError::Query)?;
+        transaction.commit().map_err(TransactionError::Query)?;
+        Ok(done)
+    }
+
+    /// Runs `work` in one transaction. Nothing is written if it fails. `work` gets the conversion of a statement's error.
+    pub(super) fn transact_with<T>(
+        &mut self,
+        work: impl FnOnce(
+            &mut Queries<'_, Transaction<'_>>,
+            &dyn Fn(postgres::Error) -> StoreError,
+        ) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.ensure_open()?;
+        let address = Arc::clone(&self.address);
+        let failed = |error: postgres::Error| unusable(&address, problem(&error));
+        let Some(client) = self.client.as_mut() else { return Err(unusable(&address, "it is closed".to_owned())) };
+        let mut transaction = client.transaction().map_err(failed)?;
+        let mut queries = Queries { client: &mut transaction, statements: &mut self.statements };
+        let done = work(&mut queries, &failed)?;
+        transaction.commit().map_err(failed)?;
+        Ok(done)
+    }
+
+    fn ensure_open(&mut self) -> Result<(), StoreError> {
+        if self.client.as_ref().is_none_or(Client::is_closed) {
+            self.statements.clear();
+            close(self.client.take());
+            self.client = Some(connect(&self.address)?);
+        }
+        Ok(())
+    }
+}
+
+/// Why a transaction was not committed.
+#[derive(Debug)]
+pub(super) enum TransactionError {
+    Store(StoreError),
+    Query(postgres::Error),
+}
+
+/// Runs statements, each prepared once per connection.
+pub(super) struct Queries<'a, C> {
+    pub(super) client: &'a mut C,
+    pub(super) statements: &'a mut HashMap<String, Statement>,
+}
+
+impl<C: GenericClient> Queries<'_, C> {
+    pub(super) fn query(&mut self, sql: &str, values: Values<'_>) -> Result<Vec<Row>, postgres::Error> {
+        let statement = self.prepare(sql)?;
+        self.client.query(&statement, values)
+    }
+
+    pub(super) fn query_opt(&mut self, sql: &str, values: Values<'_>) -> Result<Option<Row>, postgres::Error> {
+        let statement = self.prepare(sql)?;
+        self.client.query_opt(&statement, values)
+    }
+
+    pub(super) fn query_one(&mut self, sql: &str, values: Values<'_>) -> Result<Row, postgres::Error> {
+        let statement = self.prepare(sql)?;
+        self.client.query_one(&statement, values)
+    }
+
+    /// Returns the number of rows that were written.
+    pub(super) fn execute(&mut self, sql: &str, values: Values<'_>) -> Result<u64, postgres::Error> {
+        let statement = self.prepare(sql)?;
+        self.client.execute(&statement, values)
+    }
+
+    fn prepare(&mut self, sql: &str) -> Result<Statement, postgres::Error> {
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        let statement = self.client.prepare(sql)?;
+        self.statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+}
+
+/// Connects on a separate thread, because the caller may run async tasks.
+fn connect(address: &StoreAddress) -> Result<Client, StoreError> {
+    let unreachable = |problem: String| StoreError::Unreachable { address: address.to_string(), problem };
+    let tls = tls_settings().map_err(|error| unreachable(format!("TLS cannot be set up: {error}")))?;
+    let connected =
+        std::thread::scope(|scope| scope.spawn(|| address.config().connect(MakeRustlsConnect::new(tls))).join());
+    let connected = connected.map_err(|_| unreachable("connecting to it broke off".to_owned()))?;
+    connected.map_err(|error| unreachable(problem(&error)))
+}
+
+fn tls_settings() -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(crate::network::tls_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(builder.with_platform_verifier()?.with_no_client_auth())
+}
+
+/// Describes an error. The messages of the database and of the system contain no password.
+pub(super) fn problem(error: &postgres::Error) -> String {
+    match (error.as_db_error(), error.source()) {
+        (Some(answer), _) => answer.message().to_owned(),
+        (None, Some(cause)) => format!("{error}: {cause}"),
+        (None, None) => error.to_string(),
+    }
+}
+
+pub(super) fn unusable(address: &StoreAddress, problem: String) -> StoreError {
+    StoreError::Unusable { file: address.to_string(), problem }
+}
+
+/// Returns true for an error that would recur for this statement and does not concern others.
+pub(super) fn is_of_data(error: &postgres::Error) -> bool {
+    // The classes 22 and 23: data that a column cannot have, and constraints. 54: a value that is too large.
+    let of_class = |code: &SqlState| ["22", "23", "54"].iter().any(|class| code.code().starts_with(class));
+    error.code().is_some_and(of_class)
+}
+
+/// Brings the tables to the latest version, unless a newer program already brought them further. Only one process at a
+/// time migrates; the others wait.
+fn migrate(client: &mut Client, address: &StoreAddress) -> Result<(), StoreError> {
+    let failed = |error: postgres::Error| unusable(address, problem(&error));
+    let mut transaction = client.transaction().map_err(failed)?;
+    transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).map_err(failed)?;
+    let table = "CREATE TABLE IF NOT EXISTS skein_schema (
+        version BIGINT PRIMARY KEY,
+        -- The oldest program that may use the tables of this version.
+        oldest_program TEXT NOT NULL,
+        applied_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
+    )";
+    transaction.batch_execute(table).map_err(failed)?;
+    let newest = "SELECT version, oldest_program FROM skein_schema ORDER BY version DESC LIMIT 1";
+    let newest = transaction.query_opt(newest, &[]).map_err(failed)?;
+    let found: i64 = newest.as_ref().map_or(0, |row| row.get(0));
+    if let Some(oldest) = newest.map(|row| row.get::<_, String>(1)) {
+        check_program(address, &oldest, env!("CARGO_PKG_VERSION"))?;
+    }
+    for (version, migration) in (1_i64..).zip(MIGRATIONS) {
+        if version > found {
+            transaction.batch_execute(migration.sql).map_err(failed)?;
+            let insert = "INSERT INTO skein_schema (version, oldest_program) VALUES ($1, $2)";
+            transaction.execute(insert, &[&version, &migration.oldest_program]).map_err(failed)?;
+        }
+    }
+    transaction.commit().map_err(failed)
+}
+
+/// Fails if the program `own` is older than the oldest one that may use the tables.
+fn check_program(address: &StoreAddress, oldest: &str, own: &str) -> Result<(), StoreError> {
+    if program_order(own) >= program_order(oldest) {
+        return Ok(());
+    }
+    let (oldest, own) = (oldest.to_owned(), own.to_owned());
+    Err(StoreError::OldProgram { address: address.to_string(), oldest, own })
+}
+
+/// Returns the numbers of a version such as `1.2.3`, which compare in its order.
+fn program_order(version: &str) -> Vec<u64> {
+    let plain = version.split(['-', '+']).next().unwrap_or_default();
+    plain.split('.').map(|part| part.parse().unwrap_or_default()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_older_program_is_refused_with_both_versions() {
+        let address: StoreAddress = "postgres://ann@host/skein".parse().unwrap();
+        for own in ["0.9.0", "0.10.0", "1.0.0"] {
+            check_program(&address, "0.9.0", own).unwrap();
+        }
+        let refused = check_program(&address, "0.10.0", "0.9.3").unwrap_err().to_string();
+        assert!(refused.contains("0.10.0") && refused.contains("0.9.3"), "{refused}");
+    }
+}

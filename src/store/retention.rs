@@ -1,0 +1,184 @@
+//! Removes sessions that are older or more than a policy allows.
+//!
+//! A session and its child sessions are removed together. The age of a family is the time since its last change.
+//!
+//! Invariant: a session is never removed while a process has it open, nor within an hour after its last change. The
+//! statement that deletes it repeats this condition, so that a session that is opened meanwhile stays.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use postgres::Row;
+use rusqlite::{Connection, TransactionBehavior, params};
+
+use super::database::Database;
+use super::sessions::{LEASE_TIME, SCHEMA, current_time};
+use super::{StoreError, StorePlace, failure, open};
+use crate::principal::SessionFiles;
+
+/// The number of families that one transaction removes at most.
+const AT_ONCE: i64 = 200;
+
+/// Which sessions to keep. A field that is `None` does not restrict it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RetentionPolicy {
+    /// Removes sessions without a change for longer than this.
+    pub age: Option<Duration>,
+    /// Keeps this many sessions of each principal, the ones that changed last. Child sessions do not count.
+    pub count: Option<u32>,
+}
+
+/// A removed session, whose files are still there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemovedSession {
+    pub id: String,
+    pub cwd: PathBuf,
+    pub files: SessionFiles,
+    pub is_child: bool,
+}
+
+/// SQL: the first members of families to remove, with the time of their last change. `$1` is the time before which a
+/// change is too old, `$2` the number of sessions to keep per principal, `$3` the present, `$4` an hour before, and `$5`
+/// the number of rows. SQLite numbers parameters in the same way.
+const EXPIRED: &str = "SELECT f.key, f.id FROM (
+        SELECT h.*, row_number() OVER (PARTITION BY h.principal ORDER BY h.changed DESC, h.id DESC) AS place FROM (
+            SELECT s.key, s.id, s.principal, s.busy_until,
+                CASE WHEN c.changed > s.updated_at THEN c.changed ELSE s.updated_at END AS changed,
+                coalesce(c.busy_until, 0) AS child_busy_until
+            FROM session s LEFT JOIN (
+                SELECT parent, max(updated_at) AS changed, max(busy_until) AS busy_until
+                FROM session WHERE parent IS NOT NULL GROUP BY parent) c ON c.parent = s.id
+            WHERE s.parent IS NULL) h) f
+    WHERE (f.changed < $1 OR f.place > $2) AND f.changed < $4 AND f.busy_until < $3 AND f.child_busy_until < $3
+    ORDER BY f.changed, f.id LIMIT $5";
+
+/// Removes what the policy does not keep, and returns it. It may wait for another process or the network, and must run
+/// on a blocking thread.
+pub fn remove_expired(place: &StorePlace, policy: RetentionPolicy) -> Result<Vec<RemovedSession>, StoreError> {
+    if policy == RetentionPolicy::default() {
+        return Ok(Vec::new());
+    }
+    let limits = Limits::new(policy, current_time());
+    let mut removed = Vec::new();
+    match place.address() {
+        Some(address) => {
+            let mut database = Database::open(address)?;
+            while remove_from_database(&mut database, limits, &mut removed)? {}
+        }
+        None => {
+            let file = place.data().join("sessions.db");
+            if !file.exists() {
+                return Ok(removed);
+            }
+            let mut connection = open(&file, &SCHEMA)?;
+            while remove_from_file(&file, &mut connection, limits, &mut removed)? {}
+        }
+    }
+    Ok(removed)
+}
+
+/// The values of [`EXPIRED`].
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    oldest: i64,
+    count: i64,
+    now: i64,
+    quiet: i64,
+}
+
+impl Limits {
+    fn new(policy: RetentionPolicy, now: u64) -> Self {
+        let time = |time: u64| i64::try_from(time).unwrap_or(i64::MAX);
+        let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            oldest: policy.age.map_or(i64::MIN, |age| time(now.saturating_sub(millis(age)))),
+            count: policy.count.map_or(i64::MAX, i64::from),
+            now: time(now),
+            quiet: time(now.saturating_sub(LEASE_TIME)),
+        }
+    }
+}
+
+/// Removes a number of families from an SQLite file. Returns whether there may be more.
+fn remove_from_file(
+    file: &Path,
+    connection: &mut Connection,
+    limits: Limits,
+    removed: &mut Vec<RemovedSession>,
+) -> Result<bool, StoreError> {
+    let found = remove_rows(connection, limits).map_err(|error| failure(file, &error))?;
+    let more = !found.is_empty();
+    removed.extend(found);
+    Ok(more)
+}
+
+fn remove_rows(connection: &mut Connection, limits: Limits) -> rusqlite::Result<Vec<RemovedSession>> {
+    // The transaction excludes other writers, so nothing is opened between the statements.
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let Limits { oldest, count, now, quiet } = limits;
+    let mut removed = Vec::new();
+    {
+        let mut select = transaction.prepare(&EXPIRED.replace('$', "?"))?;
+        let heads = select.query_map(params![oldest, count, now, quiet, AT_ONCE], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
+        })?;
+        let heads = heads.collect::<rusqlite::Result<Vec<_>>>()?;
+        // Deleting the events first avoids one cascade look-up per event.
+        let mut events = transaction
+            .prepare("DELETE FROM event WHERE session IN (SELECT key FROM session WHERE key = ?1 OR parent = ?2)")?;
+        let mut delete = transaction
+            .prepare("DELETE FROM session WHERE key = ?1 OR parent = ?2 RETURNING id, cwd, files, parent")?;
+        for (key, id) in heads {
+            events.execute(params![key, id])?;
+            let rows = delete.query_map(params![key, id], |row| {
+                let (cwd, files, parent): (String, String, Option<String>) = (row.get(1)?, row.get(2)?, row.get(3)?);
+                Ok(make_session(row.get(0)?, cwd, &files, parent.as_ref()))
+            })?;
+            for row in rows {
+                removed.push(row?);
+            }
+        }
+    }
+    transaction.commit()?;
+    Ok(removed)
+}
+
+/// Removes a number of families from a database. Returns whether there may be more.
+fn remove_from_database(
+    database: &mut Database,
+    limits: Limits,
+    removed: &mut Vec<RemovedSession>,
+) -> Result<bool, StoreError> {
+    let Limits { oldest, count, now, quiet } = limits;
+    // The database evaluates the condition again if another process has changed the row.
+    let head = "DELETE FROM session WHERE key = $1 AND updated_at < $2 AND busy_until < $3
+        RETURNING id, cwd, files, parent";
+    let children = "DELETE FROM session WHERE parent = $1 RETURNING id, cwd, files, parent";
+    let found = database.write(|queries| {
+        let mut found = Vec::new();
+        for expired in queries.query(EXPIRED, &[&oldest, &count, &now, &quiet, &AT_ONCE])? {
+            let (key, id): (i64, String) = (expired.get(0), expired.get(1));
+            let Some(row) = queries.query_opt(head, &[&key, &quiet, &now])? else { continue };
+            found.push(read_session(&row));
+            found.extend(queries.query(children, &[&id])?.iter().map(read_session));
+        }
+        Ok(found)
+    })?;
+    let more = !found.is_empty();
+    removed.extend(found);
+    Ok(more)
+}
+
+fn read_session(row: &Row) -> RemovedSession {
+    let (cwd, files, parent): (String, String, Option<String>) = (row.get(1), row.get(2), row.get(3));
+    make_session(row.get(0), cwd, &files, parent.as_ref())
+}
+
+fn make_session(id: String, cwd: String, files: &str, parent: Option<&String>) -> RemovedSession {
+    let files = SessionFiles::from_name(files).unwrap_or(SessionFiles::Client);
+    RemovedSession { id, cwd: cwd.into(), files, is_child: parent.is_some() }
+}
+
+#[cfg(test)]
+#[path = "retention_tests.rs"]
+mod tests;

@@ -1,0 +1,105 @@
+//! Retention removes whole families, oldest first, and spares those that are open or changed lately.
+
+use super::*;
+use crate::store::SessionStore;
+
+const HOUR: i64 = 60 * 60 * 1_000;
+
+struct Store {
+    folder: tempfile::TempDir,
+    connection: Connection,
+}
+
+fn store() -> Store {
+    let folder = tempfile::tempdir().unwrap();
+    drop(SessionStore::open(folder.path()).unwrap());
+    let connection = open(&folder.path().join("sessions.db"), &SCHEMA).unwrap();
+    Store { folder, connection }
+}
+
+impl Store {
+    /// Adds a session that was changed `hours` ago.
+    fn add(&self, principal: &str, id: &str, parent: Option<&str>, hours: i64) {
+        let at = i64::try_from(current_time()).unwrap() - hours * HOUR;
+        let insert = "INSERT INTO session
+                (id, principal, parent, cwd, roots, agent, mode, model, created_at, updated_at, events)
+            VALUES (?1, ?2, ?3, '/here', '[]', 'goose', 'assistant', 'offline', 0, ?4, 1)";
+        self.connection.execute(insert, params![id, principal, parent, at]).unwrap();
+        let event = "INSERT INTO event (session, seq, at, kind, body, text) VALUES (?1, 1, 0, 'message', '{}', ?2)";
+        self.connection.execute(event, params![self.connection.last_insert_rowid(), id]).unwrap();
+    }
+
+    /// Marks a session as open for another hour.
+    fn hold(&self, id: &str) {
+        let until = i64::try_from(current_time()).unwrap() + HOUR;
+        self.connection.execute("UPDATE session SET busy_until = ?2 WHERE id = ?1", params![id, until]).unwrap();
+    }
+
+    fn apply(&self, days: Option<u64>, count: Option<u32>) -> Vec<String> {
+        let age = days.map(|days| Duration::from_secs(days * 24 * 60 * 60));
+        let removed = remove_expired(&StorePlace::files(self.folder.path()), RetentionPolicy { age, count }).unwrap();
+        let mut removed: Vec<_> = removed.into_iter().map(|session| session.id).collect();
+        removed.sort();
+        removed
+    }
+
+    fn count(&self, sql: &str) -> i64 {
+        self.connection.query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+}
+
+#[test]
+fn old_families_go_with_their_events() {
+    let store = store();
+    for (id, parent, hours) in [
+        ("old", None, 72),
+        ("old-child", Some("old"), 72),
+        ("parent", None, 72),
+        ("young-child", Some("parent"), 2),
+        ("young", None, 47),
+    ] {
+        store.add("local", id, parent, hours);
+    }
+    assert_eq!(store.apply(Some(2), None), ["old", "old-child"]);
+    assert_eq!(store.count("SELECT count(*) FROM event"), 3);
+    let words = "SELECT count(*) FROM event_words WHERE event_words MATCH 'old'";
+    assert_eq!(store.count(words), 0, "the index has no word of them");
+    assert_eq!(store.apply(Some(2), None), [""; 0]);
+}
+
+#[test]
+fn each_principal_keeps_its_newest_sessions() {
+    let store = store();
+    for (principal, id, hours) in
+        [("ann", "a1", 2), ("ann", "a2", 3), ("ann", "a3", 4), ("bob", "b1", 50), ("bob", "b2", 60)]
+    {
+        store.add(principal, id, None, hours);
+    }
+    store.add("ann", "a1-child", Some("a1"), 2);
+    assert_eq!(store.apply(None, Some(2)), ["a3"]);
+    assert_eq!(store.apply(Some(2), Some(1)), ["a2", "b1", "b2"]);
+}
+
+#[test]
+fn open_and_just_changed_sessions_stay() {
+    let store = store();
+    for (id, parent, hours) in [
+        ("open", None, 900),
+        ("parent", None, 900),
+        ("child", Some("parent"), 900),
+        ("now", None, 0),
+        ("idle", None, 2),
+    ] {
+        store.add("local", id, parent, hours);
+    }
+    store.hold("open");
+    store.hold("child");
+    assert_eq!(store.apply(Some(0), Some(0)), ["idle"]);
+}
+
+#[test]
+fn without_a_policy_nothing_is_removed() {
+    let store = store();
+    store.add("local", "old", None, 90_000);
+    assert_eq!(store.apply(None, None), [""; 0]);
+}

@@ -1,0 +1,57 @@
+//! Stores corrections in a PostgreSQL database.
+
+use std::sync::Arc;
+
+use postgres::Row;
+
+use super::MAX_ROUTES;
+use super::route_rows::{RouteRows, StoredRoute};
+use crate::store::database::{Database, NOW};
+use crate::store::{StoreAddress, StoreError};
+
+#[derive(Debug)]
+pub(super) struct SharedRoutes {
+    database: Database,
+}
+
+impl SharedRoutes {
+    pub(super) fn open(address: &Arc<StoreAddress>) -> Result<Self, StoreError> {
+        Database::open(address).map(|database| Self { database })
+    }
+}
+
+impl RouteRows for SharedRoutes {
+    fn list(&mut self, principal: &str, project: &str) -> Result<Vec<StoredRoute>, StoreError> {
+        let select = "SELECT id, prompt, mode FROM route
+            WHERE principal = $1 AND md5(project) = md5($2::text) AND project = $2::text ORDER BY id";
+        let found = self.database.read(|queries| queries.query(select, &[&principal, &project]))?;
+        let route = |row: &Row| StoredRoute { id: row.get(0), prompt: row.get(1), mode: row.get(2) };
+        Ok(found.iter().map(route).collect())
+    }
+
+    fn replace(
+        &mut self,
+        principal: &str,
+        project: &str,
+        prompt: &str,
+        mode: &str,
+        earlier: &[i64],
+    ) -> Result<(), StoreError> {
+        let prompt = prompt.replace('\0', " ");
+        // Two servers may store the same prompt at once: the later one waits and replaces it.
+        let insert = format!(
+            "INSERT INTO route (principal, project, prompt, mode, created) VALUES ($1, $2, $3, $4, {NOW})
+             ON CONFLICT (principal, md5(project), md5(prompt)) DO UPDATE
+             SET mode = excluded.mode, created = excluded.created"
+        );
+        let replace = "DELETE FROM route WHERE principal = $1 AND (id = ANY ($4)
+            OR (md5(project) = md5($2::text) AND md5(prompt) = md5($3::text)))";
+        let prune = "DELETE FROM route WHERE principal = $1 AND md5(project) = md5($2::text) AND id NOT IN
+            (SELECT id FROM route WHERE principal = $1 AND md5(project) = md5($2::text) ORDER BY id DESC LIMIT $3)";
+        self.database.write(|queries| {
+            queries.execute(replace, &[&principal, &project, &prompt, &earlier])?;
+            queries.execute(&insert, &[&principal, &project, &prompt, &mode])?;
+            queries.execute(prune, &[&principal, &project, &MAX_ROUTES]).map(drop)
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! What a kind of store does for sessions: SQLite in `file_backend`, PostgreSQL in `shared_reads` and `shared_writes`.
+//!
+//! Both are used on blocking threads only, one call at a time.
+
+use super::audit::{AuditEntry, AuditFilter, ChainReport};
+use super::job::Job;
+use super::usage_rows::{UsageKey, UsageRow};
+use super::view::SessionView;
+use super::{
+    FolderFilter, ListFilter, RecallQuery, RecallResults, SearchHit, StateEntry, StoredEvent, StoredMessage,
+    StoredSession, TermStats, TermWeights,
+};
+use crate::store::StoreError;
+
+/// The query of `SessionStore::common_terms`.
+#[derive(Debug)]
+pub(super) struct TermQuery {
+    pub(super) words: Vec<String>,
+    pub(super) within: FolderFilter,
+    /// Ids of the sessions to exclude.
+    pub(super) without: Vec<String>,
+    pub(super) weigh: TermWeights,
+    pub(super) limit: usize,
+}
+
+/// Why one job could not be written. It would fail again, and does not concern other jobs.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct JobError(pub(super) String);
+
+/// Writes jobs.
+pub(super) trait SessionWrites: Send + std::fmt::Debug {
+    /// Applies all jobs or none. Returns for each whether its session exists, or the error that only concerns this job.
+    fn transact(&mut self, jobs: &[Job]) -> Result<Vec<Result<bool, JobError>>, StoreError>;
+
+    /// Records that these sessions are open until then, in milliseconds since 1970.
+    fn hold(&mut self, sessions: &[String], until: u64) -> Result<(), StoreError>;
+}
+
+/// Reads what a view admits. Each method does what the one of the same name in `SessionStore` says.
+pub(super) trait SessionReads: Send + std::fmt::Debug {
+    fn find(&mut self, view: &SessionView, id: &str) -> Result<Option<StoredSession>, StoreError>;
+
+    fn events(&mut self, view: &SessionView, id: &str) -> Result<Vec<StoredEvent>, StoreError>;
+
+    fn events_before(
+        &mut self,
+        view: &SessionView,
+        id: &str,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, StoreError>;
+
+    fn events_after(
+        &mut self,
+        view: &SessionView,
+        id: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, StoreError>;
+
+    fn list(&mut self, view: &SessionView, filter: &ListFilter) -> Result<Vec<StoredSession>, StoreError>;
+
+    fn family(&mut self, view: &SessionView, id: &str) -> Result<Vec<String>, StoreError>;
+
+    /// Returns a few ids that begin with `prefix`, in order.
+    fn beginning_with(&mut self, view: &SessionView, prefix: &str) -> Result<Vec<String>, StoreError>;
+
+    fn search(
+        &mut self,
+        view: &SessionView,
+        words: &str,
+        within: &FolderFilter,
+        limit: usize,
+    ) -> Result<Vec<SearchHit>, StoreError>;
+
+    fn recall(&mut self, view: &SessionView, query: &RecallQuery, now: u64) -> Result<RecallResults, StoreError>;
+
+    fn messages(
+        &mut self,
+        view: &SessionView,
+        id: &str,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<StoredMessage>, StoreError>;
+
+    fn common_terms(&mut self, view: &SessionView, terms: &TermQuery) -> Result<TermStats, StoreError>;
+
+    fn state(&mut self, view: &SessionView, id: &str) -> Result<Vec<StateEntry>, StoreError>;
+
+    fn find_uuid(&mut self, view: &SessionView, uuid: &str) -> Result<Option<String>, StoreError>;
+
+    fn usage(&mut self, view: &SessionView, key: &UsageKey) -> Result<UsageRow, StoreError>;
+
+    fn audit_entries(&mut self, view: &SessionView, filter: &AuditFilter) -> Result<Vec<AuditEntry>, StoreError>;
+
+    fn audit_names(&mut self, view: &SessionView) -> Result<Vec<(String, String)>, StoreError>;
+
+    fn verify_audit(&mut self) -> Result<ChainReport, StoreError>;
+
+    fn audit_sessions(&mut self, view: &SessionView, prefix: &str) -> Result<Vec<String>, StoreError>;
+}

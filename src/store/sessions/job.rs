@@ -1,0 +1,66 @@
+//! A job of the writer: a change of one session, and who waits for it.
+
+use tokio::sync::oneshot;
+
+use super::audit::NewAuditEntry;
+use super::usage_rows::{UsageKey, UsageRow};
+use super::{NewEvent, NewSession, SessionChange, StateEntry};
+use crate::principal::Principal;
+use crate::store::StoreError;
+
+/// Receives whether the session exists.
+pub(super) type WriteReply = oneshot::Sender<Result<bool, StoreError>>;
+
+pub(super) struct Job {
+    /// The owner of the session. A job for a session of another principal finds no session.
+    pub(super) principal: Principal,
+    pub(super) session: String,
+    pub(super) at: u64,
+    pub(super) work: Work,
+    pub(super) reply: Option<WriteReply>,
+}
+
+pub(super) enum Work {
+    Create(Box<NewSession>),
+    Append(NewEvent),
+    Change(Box<SessionChange>),
+    PutState(StateEntry),
+    RemoveState {
+        owner: String,
+        key: String,
+    },
+    AddUsage(UsageKey, UsageRow),
+    Audit(Box<NewAuditEntry>),
+    Delete,
+    Copy {
+        new: String,
+    },
+    Flush,
+    /// Only replies, once everything before it is committed.
+    Nothing,
+}
+
+impl Work {
+    /// Returns true if the caller relies on it even after a power failure.
+    pub(super) fn is_synced(&self) -> bool {
+        matches!(self, Work::Flush | Work::Delete)
+    }
+}
+
+impl Job {
+    /// Returns the bytes of its event or entry.
+    pub(super) fn size(&self) -> usize {
+        match &self.work {
+            Work::Append(event) => event.body.len() + event.text.as_ref().map_or(0, String::len),
+            Work::PutState(entry) => entry.value.len(),
+            _ => 0,
+        }
+    }
+
+    /// Sends the reply; does nothing if the caller no longer waits.
+    pub(super) fn answer(self, answer: Result<bool, StoreError>) {
+        if let Some(reply) = self.reply {
+            reply.send(answer).unwrap_or_default();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Marks the sessions that a process has open, so that retention in any process keeps them.
+//!
+//! The writer records in each open session the time until which it counts as open, and renews it. If a process ends
+//! without notice, its sessions count as open for the rest of this time.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::SessionStore;
+use super::job::Work;
+
+/// How long a session counts as open after a process has recorded it, in milliseconds.
+pub(in crate::store) const LEASE_TIME: u64 = 60 * 60 * 1_000;
+/// The time between two records.
+pub(super) const RENEWAL: Duration = Duration::from_secs(5 * 60);
+
+/// The time until the next attempt after a record failed.
+pub(super) const RETRY: Duration = Duration::from_secs(30);
+
+/// The open sessions of a process, with the number of their leases. The writer's thread reads them.
+#[derive(Debug, Default)]
+pub(super) struct SessionLeases {
+    open: Mutex<BTreeMap<String, usize>>,
+    /// Whether a session was opened since the last record.
+    is_changed: AtomicBool,
+}
+
+impl SessionLeases {
+    /// Returns the ids of the open sessions, in order.
+    pub(super) fn ids(&self) -> Vec<String> {
+        self.lock().keys().cloned().collect()
+    }
+
+    /// Returns whether a session was opened since the last call.
+    pub(super) fn take_change(&self) -> bool {
+        self.is_changed.swap(false, Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps a session from retention. Dropping it ends that.
+#[derive(Debug)]
+pub struct SessionLease {
+    leases: Arc<SessionLeases>,
+    id: String,
+}
+
+impl Drop for SessionLease {
+    fn drop(&mut self) {
+        let mut leases = self.leases.lock();
+        if let Some(count) = leases.get_mut(&self.id) {
+            *count -= 1;
+            if *count == 0 {
+                leases.remove(&self.id);
+            }
+        }
+    }
+}
+
+impl SessionStore {
+    /// Keeps a session from retention while the lease exists. The writer records it soon.
+    pub fn hold(&self, id: &str) -> SessionLease {
+        let leases = Arc::clone(&self.shared.leases);
+        *leases.lock().entry(id.to_owned()).or_default() += 1;
+        // A session without events is not stored. Retention spares a stored one for an hour after its last event.
+        if !self.shared.unused.contains(self.principal(), id) {
+            leases.is_changed.store(true, Ordering::Relaxed);
+            // Wakes the writer.
+            self.queue(id, Work::Nothing, None);
+        }
+        SessionLease { leases, id: id.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_open_until_its_last_lease_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SessionStore::open(folder.path()).unwrap();
+        let (one, two) = (store.hold("a"), store.hold("a"));
+        let other = store.clone().hold("b");
+        assert_eq!(store.shared.leases.ids(), ["a", "b"]);
+        drop((one, other));
+        assert_eq!(store.shared.leases.ids(), ["a"]);
+        drop(two);
+        assert_eq!(store.shared.leases.ids(), [""; 0]);
+    }
+}

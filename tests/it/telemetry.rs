@@ -1,0 +1,183 @@
+//! Spans as a receiver of OpenTelemetry gets them, and the figures of `skein sessions stats`.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::model::{Answer, ScriptedModel, has_result};
+use crate::support::{Sandbox, full_tests, installed};
+
+const PROMPT: &str = "a prompt with the word gooseberry";
+
+/// A receiver that decodes with the messages that OpenTelemetry publishes: `tests/python/otlp_receiver.py`.
+struct OtlpReceiver {
+    child: Child,
+    lines: Receiver<String>,
+    url: String,
+}
+
+impl OtlpReceiver {
+    #[expect(clippy::disallowed_methods, reason = "another program, which the one under test sends to")]
+    fn start(flags: &[&str]) -> Self {
+        let mut child = Command::new(installed("tests/python/venv/bin/python"))
+            .arg("-B")
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/otlp_receiver.py"))
+            .args(flags)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("Python starts");
+        let mut stdout = BufReader::new(child.stdout.take().expect("its stdout")).lines().map_while(Result::ok);
+        let url = format!("http://127.0.0.1:{}", stdout.next().expect("a port"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || stdout.try_for_each(|line| sender.send(line)));
+        Self { child, lines, url }
+    }
+
+    /// All spans that have arrived when none has come for a second.
+    fn spans(&self) -> Vec<Value> {
+        let next = || self.lines.recv_timeout(Duration::from_secs(1)).ok();
+        std::iter::from_fn(next).map(|line| serde_json::from_str(&line).expect("JSON")).collect()
+    }
+}
+
+impl Drop for OtlpReceiver {
+    fn drop(&mut self) {
+        self.child.kill().expect("it is killed");
+        self.child.wait().expect("it ends");
+    }
+}
+
+/// Calls a tool, and then says goodbye.
+fn model() -> ScriptedModel {
+    ScriptedModel::new(|request| {
+        if has_result(request) {
+            return Answer::Says(vec!["goodbye".to_owned()]);
+        }
+        let arguments = json!({"command": "echo strawberry"});
+        Answer::Calls { id: "call-1", tool: "developer__shell", arguments }
+    })
+}
+
+/// Runs a turn that sends its spans to the receiver, with more variables.
+fn run_turn(sandbox: &Sandbox, receiver: &OtlpReceiver, variables: &[(&str, &str)]) {
+    let model = model();
+    let args = ["run", "--agent", "goose", "--mode", "assistant", "--approval", "auto", PROMPT];
+    let mut command = model.offered_to(sandbox.command(&args));
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &receiver.url).envs(variables.iter().copied());
+    let output = command.output().expect("the program runs");
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn named<'a>(spans: &'a [Value], name: &str) -> &'a Value {
+    let found = spans.iter().find(|span| span["name"] == name);
+    found.unwrap_or_else(|| panic!("no span `{name}` in {spans:#?}"))
+}
+
+#[test]
+fn a_turn_is_a_trace_with_the_names_of_opentelemetry() {
+    if !full_tests() {
+        return;
+    }
+    let (sandbox, receiver) = (Sandbox::outside_tmp(), OtlpReceiver::start(&[]));
+    let variables = [("OTEL_SERVICE_NAME", "mine"), ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20abc")];
+    run_turn(&sandbox, &receiver, &variables);
+    let spans = receiver.spans();
+    let session = named(&spans, "session");
+    let turn = named(&spans, "invoke_agent goose");
+    let request = named(&spans, "chat scripted");
+    let call = named(&spans, "execute_tool developer__shell");
+    assert_eq!(session["parent"], Value::Null);
+    assert_eq!(turn["parent"], session["id"]);
+    assert_eq!((&request["parent"], &call["parent"]), (&turn["id"], &turn["id"]));
+    // What starts during the turn belongs to it.
+    let start = named(&spans, "start_service developer");
+    let sandbox_start = named(&spans, "start_sandbox");
+    for span in [turn, request, call, start, sandbox_start] {
+        assert_eq!(span["trace"], session["trace"], "{span:#}");
+        assert_eq!((&span["failed"], &span["scope"]), (&json!(false), &json!("skein")));
+        assert_eq!((&span["resource"]["service.name"], &span["authorization"]), (&json!("mine"), &json!("Bearer abc")));
+    }
+    assert_eq!(request["kind"], "SPAN_KIND_CLIENT");
+    let attributes = &request["attributes"];
+    assert_eq!(attributes["gen_ai.operation.name"], "chat");
+    assert_eq!(
+        (&attributes["gen_ai.provider.name"], &attributes["gen_ai.request.model"]),
+        (&json!("openai"), &json!("scripted"))
+    );
+    assert!(attributes["gen_ai.usage.input_tokens"].is_i64(), "{attributes}");
+    assert!(attributes["gen_ai.response.finish_reasons"].is_array(), "{attributes}");
+    let attributes = &call["attributes"];
+    assert_eq!(
+        (&attributes["gen_ai.tool.name"], &attributes["gen_ai.tool.type"]),
+        (&json!("developer__shell"), &json!("function"))
+    );
+    let attributes = &turn["attributes"];
+    assert_eq!(
+        (&attributes["gen_ai.operation.name"], &attributes["gen_ai.agent.name"]),
+        (&json!("invoke_agent"), &json!("goose"))
+    );
+    assert_eq!(attributes["gen_ai.conversation.id"], session["attributes"]["gen_ai.conversation.id"]);
+    assert_eq!(attributes["gen_ai.response.finish_reasons"], json!(["stop"]));
+}
+
+#[test]
+fn spans_have_message_content_only_on_request() {
+    if !full_tests() {
+        return;
+    }
+    let (sandbox, receiver) = (Sandbox::outside_tmp(), OtlpReceiver::start(&[]));
+    run_turn(&sandbox, &receiver, &[]);
+    let without = Value::from(receiver.spans()).to_string();
+    assert!(without.contains("execute_tool"), "{without}");
+    for text in ["gooseberry", "strawberry", "goodbye"] {
+        assert!(!without.contains(text), "{text} in {without}");
+    }
+    // The log never has it, however much it shows.
+    let asked = [("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true"), ("SKEIN_LOG", "skein=trace")];
+    run_turn(&sandbox, &receiver, &asked);
+    let spans = receiver.spans();
+    let last = spans.iter().rev().find(|span| span["name"] == "chat scripted").expect("a request");
+    let text = |key: &str| last["attributes"][key].as_str().unwrap_or_default().to_owned();
+    assert!(text("gen_ai.input.messages").contains("gooseberry"), "{last:#}");
+    assert!(text("gen_ai.output.messages").contains("goodbye"), "{last:#}");
+    let call = named(&spans, "execute_tool developer__shell");
+    assert!(call["attributes"]["gen_ai.tool.call.arguments"].to_string().contains("strawberry"), "{call:#}");
+    let log = Value::from(sandbox.log()).to_string();
+    assert!(!log.contains("gooseberry") && !log.contains("strawberry"), "{log}");
+}
+
+#[test]
+fn a_receiver_that_fails_once_gets_the_spans_later() {
+    if !full_tests() {
+        return;
+    }
+    let (sandbox, receiver) = (Sandbox::outside_tmp(), OtlpReceiver::start(&["--fail", "1"]));
+    // The first span is sent at once; that request fails and is repeated.
+    run_turn(&sandbox, &receiver, &[("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1")]);
+    let spans = receiver.spans();
+    named(&spans, "session");
+    named(&spans, "execute_tool developer__shell");
+}
+
+#[test]
+fn a_missing_receiver_harms_no_turn() {
+    let sandbox = Sandbox::new().with("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
+    let line = "/developer.shell {\"command\": \"echo hi\"}";
+    let run = sandbox.skein(&["run", "-a", "coding", "--approval", "auto", line]);
+    assert_eq!((run.code, run.stderr.contains("telemetry")), (0, false), "{}", run.whole());
+    let log = Value::from(sandbox.log()).to_string();
+    assert!(log.contains("spans could not be exported"), "{log}");
+}
+
+#[test]
+fn an_invalid_variable_is_named_and_harms_no_command() {
+    let sandbox = Sandbox::new()
+        .with("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+        .with("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
+    let run = sandbox.skein(&["sessions", "list"]);
+    assert_eq!(run.code, 0, "{}", run.whole());
+    assert!(run.stderr.contains("OTEL_EXPORTER_OTLP_PROTOCOL is `grpc`"), "{}", run.whole());
+}

@@ -1,0 +1,181 @@
+//! Files of earlier versions, in `tests/fixtures/upgrade/VERSION`, open in this version. Files of newer versions are
+//! refused and stay as they are. `scripts/upgrade-fixtures` writes a folder for each release.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::support::{Sandbox, files_below, read, repository};
+
+/// The folder in which `scripts/upgrade-fixtures` runs the program.
+const RECORDED_HOME: &str = "/tmp/skein-upgrade";
+const DATABASES: [&str; 4] = ["memory.db", "sessions.db", "routes.db", "tokens.db"];
+
+fn versions() -> Vec<PathBuf> {
+    let entries = fs::read_dir(repository("tests/fixtures/upgrade")).expect("a folder");
+    let mut folders: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    folders.sort();
+    assert!(folders.iter().any(|folder| folder.ends_with("0.1.0")), "{folders:?}");
+    folders
+}
+
+/// A machine with the files that an earlier version wrote.
+fn machine(version: &Path) -> Sandbox {
+    let sandbox = Sandbox::new();
+    for file in files_below(version) {
+        let target = sandbox.path(&file.strip_prefix(version).expect("below").to_string_lossy());
+        fs::create_dir_all(target.parent().expect("a folder")).expect("a folder");
+        fs::copy(&file, &target).expect("copied");
+    }
+    // The file names the projects by their path.
+    let here = fs::canonicalize(sandbox.path("project")).expect("the project");
+    let trust = read(sandbox.path("data/trust.json"));
+    let recorded = format!("{RECORDED_HOME}/project");
+    sandbox.write("data/trust.json", &trust.replace(&recorded, &here.to_string_lossy()));
+    sandbox
+}
+
+/// Runs the newest folder of fixtures as a machine.
+fn newest_machine() -> Sandbox {
+    machine(versions().last().expect("a version"))
+}
+
+#[test]
+fn databases_of_every_earlier_version_open() {
+    for version in versions() {
+        let sandbox = machine(&version);
+        let sessions = sandbox.skein(&["sessions", "list", "--all", "--json"]).json();
+        let titles: Vec<_> = sessions.as_array().expect("a list").iter().map(|session| &session["title"]).collect();
+        assert_eq!(titles.len(), 2, "{}: {titles:?}", version.display());
+        assert_eq!(titles[1], &json!("when does the harbour open?"));
+        let id = sessions[1]["id"].as_str().expect("text");
+        let shown = sandbox.skein(&["sessions", "show", id]);
+        assert!(shown.stdout.contains("It opens at nine."), "{}", shown.whole());
+        let found = sandbox.skein(&["sessions", "search", "--all", "harbour"]);
+        assert!(found.stdout.contains(id), "{}", found.whole());
+        let recalled =
+            sandbox.skein(&["run", "-a", "goose", "-m", "assistant", "/memory.recall {\"query\":\"harbour\"}"]);
+        assert!(recalled.stdout.contains("1. The harbour opens at nine. [harbour] (user)"), "{}", recalled.whole());
+        let tokens = sandbox.skein(&["token", "list"]);
+        assert!(tokens.stdout.contains("  ann  ") && tokens.stdout.contains("coding/*"), "{}", tokens.whole());
+        // A correction belongs to the folder of its project, which is another one here.
+        assert_eq!(sandbox.skein(&["route", "make the login nicer"]).code, 0);
+        let routes = rusqlite::Connection::open(sandbox.path("data/routes.db")).expect("opens");
+        let kept: i64 = routes.query_row("SELECT count(*) FROM route", [], |row| row.get(0)).expect("a number");
+        assert_eq!(kept, 1, "the correction is still there");
+    }
+}
+
+#[test]
+fn manifests_config_and_trust_of_earlier_versions_are_used() {
+    for version in versions() {
+        let sandbox = machine(&version);
+        let checked = sandbox.skein(&["check", "--quiet"]);
+        assert_eq!(checked.code, 0, "{}", checked.whole());
+        assert!(!checked.stderr.contains("not trusted"), "{}", checked.whole());
+        let agent = sandbox.skein(&["agents", "show", "notes", "--json"]).json();
+        assert_eq!((&agent["name"], &agent["layer"]), (&json!("notes"), &json!("project")));
+        let arguments = ["run", "-a", "coding", "-m", "backend", "--approval", "auto"];
+        let denied = sandbox.skein(&[&arguments[..], &["/developer.shell {\"command\":\"rm harbour.txt\"}"]].concat());
+        assert_eq!(denied.code, 5, "the config denies it: {}", denied.whole());
+        assert!(sandbox.path("project/harbour.txt").exists());
+    }
+}
+
+#[test]
+fn recordings_of_earlier_versions_play() {
+    for version in versions() {
+        let sandbox = machine(&version);
+        fs::remove_file(sandbox.path("project/harbour.txt")).expect("removed");
+        let played = sandbox.skein(&[
+            "run",
+            "-a",
+            "goose",
+            "-m",
+            "assistant",
+            "--replay",
+            "../recorded-services.jsonl",
+            "--model",
+            "replay:../recorded-model.jsonl",
+            "when does the harbour open?",
+        ]);
+        assert_eq!(played.code, 0, "{}", played.whole());
+        assert!(played.stdout.contains("It opens at nine."), "{}", played.whole());
+    }
+}
+
+#[test]
+fn newer_databases_are_refused_and_not_changed() {
+    let sandbox = newest_machine();
+    for name in DATABASES {
+        let connection = rusqlite::Connection::open(sandbox.path(&format!("data/{name}"))).expect("opens");
+        connection.pragma_update(None, "user_version", 99).expect("written");
+    }
+    let before = DATABASES.map(|name| fs::read(sandbox.path(&format!("data/{name}"))).expect("a file"));
+    for (arguments, name) in [
+        (&["sessions", "list"][..], "sessions.db"),
+        (&["token", "list"], "tokens.db"),
+        (&["route", "--remember", "coding/frontend", "make it nicer"], "routes.db"),
+    ] {
+        let run = sandbox.skein(arguments);
+        assert_eq!(run.code, 1, "{}", run.whole());
+        let said = format!("error: the store [TMP]/data/{name} was written by a newer skein (version 99, ");
+        assert!(run.stderr.contains(&said), "{}", run.whole());
+        assert!(run.stderr.contains("use that skein, or another data folder"), "{}", run.whole());
+    }
+    let doctor = sandbox.skein(&["doctor"]);
+    for name in DATABASES {
+        assert!(doctor.stdout.contains(&format!("data/{name} was written by a newer skein")), "{}", doctor.whole());
+    }
+    assert!(!doctor.stdout.contains("move it away"), "the newer skein needs the files: {}", doctor.whole());
+    let after = DATABASES.map(|name| fs::read(sandbox.path(&format!("data/{name}"))).expect("a file"));
+    assert!(before == after, "no byte was changed");
+}
+
+#[test]
+fn a_newer_trust_file_is_refused_and_not_changed() {
+    let sandbox = newest_machine();
+    let mut trust: Value = serde_json::from_str(&read(sandbox.path("data/trust.json"))).expect("JSON");
+    trust["version"] = json!(2);
+    sandbox.write("data/trust.json", &trust.to_string());
+    for arguments in [&["agents"][..], &["trust", "--yes"]] {
+        let run = sandbox.skein(arguments);
+        assert_eq!(run.code, 1, "{}", run.whole());
+        let said =
+            "error: the trust file [TMP]/data/trust.json was written by a newer skein (version 2, this one knows 1)";
+        assert!(run.stderr.contains(said), "{}", run.whole());
+        assert!(run.stderr.contains("use the newer skein"), "{}", run.whole());
+    }
+    assert_eq!(read(sandbox.path("data/trust.json")), trust.to_string());
+}
+
+#[test]
+fn newer_recordings_are_refused() {
+    let sandbox = newest_machine();
+    sandbox.write("project/services.jsonl", "{\"version\": 2, \"recording\": \"services\"}\n");
+    sandbox.write("project/model.jsonl", "{\"version\": 2, \"recording\": \"model\"}\n");
+    let services = sandbox.skein(&["--replay", "services.jsonl", "run", "-a", "goose", "-m", "assistant", "list"]);
+    assert_eq!(services.code, 2, "{}", services.whole());
+    let said = "the recording services.jsonl was written by a newer skein (version 2, this one reads 1)";
+    assert!(services.stderr.contains(said), "{}", services.whole());
+    let model = sandbox.skein(&["run", "-a", "goose", "-m", "assistant", "--model", "replay:model.jsonl", "list"]);
+    assert_ne!(model.code, 0, "{}", model.whole());
+    assert!(model.stderr.contains("a newer skein wrote it (version 2, this one reads 1)"), "{}", model.whole());
+}
+
+#[test]
+fn newer_manifests_and_configs_are_refused_with_their_place() {
+    let sandbox = newest_machine();
+    let manifest = read(sandbox.path("project/.skein/agents/notes.yaml"));
+    sandbox.write("project/.skein/agents/notes.yaml", &manifest.replace("version: 1", "version: 2"));
+    let config = read(sandbox.path("config/config.yaml"));
+    sandbox.write("config/config.yaml", &config.replace("version: 1", "version: 2"));
+    let run = sandbox.skein(&["check", "--quiet"]);
+    assert_ne!(run.code, 0, "{}", run.whole());
+    for file in [".skein/agents/notes.yaml:1:", "config/config.yaml:1:"] {
+        let reported = run.whole().lines().any(|line| line.contains(file) && line.contains("error[E008]"));
+        assert!(reported, "{file}: {}", run.whole());
+    }
+    assert!(run.whole().contains("the file is of version 2; this skein reads up to version 1"), "{}", run.whole());
+}

@@ -1,0 +1,98 @@
+"""A receiver of OTLP over HTTP. It prints its port, and each span that it accepts as one line of JSON.
+
+With --fail N it answers the first N requests with HTTP 503.
+"""
+
+import json
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+failures = int(sys.argv[2]) if sys.argv[1:2] == ["--fail"] else 0
+
+
+def plain(value):
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [plain(item) for item in value.array_value.values]
+    return getattr(value, kind)
+
+
+def attributes(message):
+    return {attribute.key: plain(attribute.value) for attribute in message.attributes}
+
+
+def problem(span):
+    """What the protocol forbids, although the types allow it."""
+    if len(span.trace_id) != 16 or not any(span.trace_id):
+        return "trace_id"
+    if len(span.span_id) != 8 or not any(span.span_id):
+        return "span_id"
+    if span.parent_span_id and len(span.parent_span_id) != 8:
+        return "parent_span_id"
+    if not span.name or span.end_time_unix_nano < span.start_time_unix_nano:
+        return "name or times"
+    return None
+
+
+class Receiver(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def answer(self, status, body=b""):
+        self.send_response(status)
+        self.send_header("content-type", "application/x-protobuf")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self):
+        global failures
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.path != "/v1/traces" or self.headers["content-type"] != "application/x-protobuf":
+            return self.answer(404)
+        if failures > 0:
+            failures -= 1
+            return self.answer(503)
+        request = ExportTraceServiceRequest()
+        try:
+            request.ParseFromString(body)
+        except DecodeError:
+            return self.answer(400)
+        lines = []
+        for of_resource in request.resource_spans:
+            for of_scope in of_resource.scope_spans:
+                for span in of_scope.spans:
+                    if problem(span):
+                        return self.answer(400)
+                    lines.append(
+                        {
+                            "trace": span.trace_id.hex(),
+                            "id": span.span_id.hex(),
+                            "parent": span.parent_span_id.hex() or None,
+                            "name": span.name,
+                            "kind": Span.SpanKind.Name(span.kind),
+                            "failed": span.status.code == Status.STATUS_CODE_ERROR,
+                            "nanoseconds": span.end_time_unix_nano - span.start_time_unix_nano,
+                            "attributes": attributes(span),
+                            "resource": attributes(of_resource.resource),
+                            "scope": of_scope.scope.name,
+                            "authorization": self.headers["authorization"],
+                        }
+                    )
+        for line in lines:
+            print(json.dumps(line), flush=True)
+        self.answer(200, ExportTraceServiceResponse().SerializeToString())
+
+    def log_message(self, *_):
+        pass
+
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+print(server.server_port, flush=True)
+server.serve_forever()
