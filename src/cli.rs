@@ -55,6 +55,7 @@ mod settings_file;
 mod period_start;
 mod standalone;
 mod store;
+mod store_failure;
 mod store_flag;
 mod runtime;
 mod telemetry;

@@ -2,9 +2,11 @@
 //!
 //! Invariant: a name is only text here. The schema checks its form; the graph checks that it refers to something.
 
+mod call_label;
 mod model_ref;
 mod name_pattern;
 
+pub use call_label::call_label;
 pub use model_ref::ModelRef;
 pub use name_pattern::NamePattern;
 

@@ -5,6 +5,7 @@ mod accept;
 mod cgroup;
 mod command_env;
 mod consent;
+mod entry_end;
 mod error;
 mod expand;
 mod explain;
@@ -34,6 +35,7 @@ mod wire;
 
 pub use command_env::{CERTIFICATE_VARIABLES, is_java};
 pub use consent::ConsentRefusal;
+pub use entry_end::{EntryEnd, EntryFailure};
 pub use error::{SandboxError, SpawnError};
 pub use expand::{ExpandError, SandboxContext, protected_paths};
 pub use explain::{ExplainedLine, LineEnforcement, ProtectedState, explain, explain_text, layer_help};
@@ -58,5 +60,5 @@ pub use running_sandbox::{
 pub use sandbox_process::{
     EnteredCommand, EntryError, SandboxChild, SandboxCommand, SandboxEntry, SandboxPorts, SandboxProcess, SingleSandbox,
 };
-pub use setup::{EntryEnd, EntryFailure, enter_sandbox, run_sandbox_process};
+pub use setup::{enter_sandbox, run_sandbox_process};
 pub use wire::{Namespace, TerminalUse};

@@ -145,6 +145,8 @@ struct ServerState {
     runs: RunTable,
     /// The logins of the console.
     logins: LoginTable,
+    /// The one place for an evaluation of the router, which keeps a core busy.
+    evaluation: Arc<Semaphore>,
     client_addresses: AddressSource,
     /// Whether browsers reach the server with TLS, so that cookies are never sent without it.
     has_tls: bool,
@@ -203,6 +205,7 @@ impl HttpFrontEnd {
             mcp: McpEndpoints::default(),
             runs: RunTable::default(),
             logins: LoginTable::default(),
+            evaluation: Arc::new(Semaphore::new(1)),
             client_addresses: settings.client_addresses,
             has_tls: settings.tls.is_some() || settings.public_url.as_ref().is_some_and(PublicUrl::is_https),
             metrics: Arc::default(),

@@ -7,6 +7,7 @@
 
 mod address;
 mod database;
+mod database_key;
 mod database_schema;
 mod key_check;
 mod memories;

@@ -1,7 +1,7 @@
 //! The spans of Skein, with the names of OpenTelemetry's conventions for generative AI. They are spans of `tracing`,
 //! which `cli` exports if the user asks for it. Otherwise they cost one comparison each.
 //!
-//! Invariant: a span contains no text of a user, a model or a tool. Such text goes through [`WorkSpan::content`], which
+//! Invariant: a span contains no text of a user, a model or a tool. Such text goes through `WorkSpan::content`, which
 //! computes it only if the user asked for message content.
 
 use std::future::Future;
@@ -63,7 +63,7 @@ impl WorkSpan {
         ))
     }
 
-    /// Opens the span of a tool call.
+    /// Opens the span of a tool call. `id` is a label of the call, not an id that a model chose.
     pub fn tool_call(tool: &str, id: Option<&str>) -> Self {
         Self(tracing::info_span!(
             target: SPAN_TARGET,

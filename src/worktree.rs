@@ -3,27 +3,28 @@
 //! A task starts from a snapshot of the user's files, with changes that are not committed. Its result is one commit on a
 //! branch. Several Skein processes may use the folder of the worktrees at once: each locks those that it made.
 //!
-//! Invariant: writes to the user's files only in [`TaskWorktree::merge`], and never to the user's index or `HEAD`. A
-//! worktree is removed only after its changes are on its branch.
+//! Invariant: writes to the user's files only in `TaskWorktree::merge`, only below the folders of the session, and
+//! never to the user's index or `HEAD`. A worktree is removed only after all that its task has made is on its branch.
 
 mod git;
+mod programs;
+mod recovery;
 mod repository;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
 pub use git::GitError;
 use git::GitRunner;
-use repository::{MergeOutcome, copy_index};
+use repository::{MergeOutcome, RecordedTree, copy_index};
 pub use repository::{Repository, TaskFileChange};
 
 use crate::ids::{TASK_WORKTREE_PREFIX, random_id};
@@ -41,8 +42,6 @@ const MAX_ATTEMPTS: usize = 3;
 
 /// Begins the name of a folder that is not locked yet.
 const EARLY_PREFIX: char = '.';
-/// How long a folder may have such a name, in a process that lives.
-const MAX_EARLY: Duration = Duration::from_secs(60);
 
 const RECORD: &str = "record.json";
 const LOCK: &str = "lock";
@@ -50,6 +49,10 @@ const LOCK: &str = "lock";
 const FIRST_INDEX: &str = "first-index";
 const TASK_INDEX: &str = "task-index";
 const MERGE_INDEX: &str = "merge-index";
+/// Exists if everything that the task has made is on its branch.
+const SAVED: &str = "saved";
+/// Exists if the task has made files that cannot be on its branch. The user removes them.
+const KEPT: &str = "kept";
 /// The task may write here. It contains the worktree.
 const WORK: &str = "work";
 
@@ -73,6 +76,11 @@ pub enum WorktreeError {
         folder.display()
     )]
     TooMuch { folder: PathBuf },
+    #[error(
+        "the config of the git repository has `{key}`, which can make git run a program or read another file; remove \
+         it with `git config --unset-all`, or remove `workspace: worktree` for this mode"
+    )]
+    RefusedKey { key: String },
     #[error("`{}` cannot be used for the worktree of a task: {source}", path.display())]
     Folder {
         path: PathBuf,
@@ -120,6 +128,10 @@ struct WorktreeRecord {
     branch: String,
     /// The folder of the user's files.
     top: PathBuf,
+    /// The folders of the repository, which must be the same later.
+    git: PathBuf,
+    common: PathBuf,
+    must_be_plain: bool,
     /// The working directory of the task below the worktree.
     prefix: PathBuf,
     /// The commit at which the task started.
@@ -135,8 +147,19 @@ pub struct TaskWorktree {
     repository: Repository,
     record: WorktreeRecord,
     folder: PathBuf,
+    /// The folders of the session. A merge writes nothing outside of them.
+    roots: Vec<PathBuf>,
     /// Locked while the task works.
     _lock: File,
+}
+
+/// What a task has made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskResult {
+    /// `None` if it has changed nothing; then there is no branch any more.
+    pub changes: Option<TaskChanges>,
+    /// Files that are only in the worktree: those that a filter converts, and repositories.
+    pub left_out: Vec<String>,
 }
 
 /// The changes of a task, which are on its branch.
@@ -156,6 +179,8 @@ pub enum MergeResult {
     Clean,
     /// The files that have changed on both sides. Nothing was written.
     Conflict(Vec<String>),
+    /// The files that are not below a folder of the session. Nothing was written.
+    Outside(Vec<String>),
 }
 
 impl TaskWorktrees {
@@ -183,12 +208,12 @@ impl TaskWorktrees {
         Ok(repository)
     }
 
-    /// Creates a worktree with the files of the repository as they are now. `cwd` is a folder of the repository. `name`
-    /// and `task` describe the task.
+    /// Creates a worktree with the files of the repository as they are now. `cwd` is a folder of the repository. A merge
+    /// writes only below `roots`. `name` and `task` describe the task.
     pub async fn create(
         &self,
         repository: Repository,
-        cwd: &Path,
+        (cwd, roots): (&Path, &[PathBuf]),
         name: &str,
         task: &str,
     ) -> Result<TaskWorktree, WorktreeError> {
@@ -205,7 +230,10 @@ impl TaskWorktrees {
         let lock = self.make_folder(&folder, &id).map_err(|error| WorktreeError::folder(&folder, error))?;
         let started = self.start(&repository, &folder, (id.clone(), prefix.to_owned()), (name, suffix, task)).await;
         match started {
-            Ok(record) => Ok(TaskWorktree { owner: self.clone(), repository, record, folder, _lock: lock }),
+            Ok(record) => {
+                let roots = roots.iter().filter_map(|root| root.canonicalize().ok()).collect();
+                Ok(TaskWorktree { owner: self.clone(), repository, record, folder, roots, _lock: lock })
+            }
             Err(error) => {
                 remove_folders(&repository, &folder, &id);
                 Err(error)
@@ -232,8 +260,17 @@ impl TaskWorktrees {
         let WorktreesInner { runner, hidden, .. } = &*self.inner;
         let base = repository.snapshot(runner, &folder.join(MERGE_INDEX), hidden).await?;
         let branch = format!("{BRANCH_PREFIX}{}-{suffix}", slug_of(name));
-        let top = repository.top().to_owned();
-        let record = WorktreeRecord { name: id, branch, top, prefix, base, task: task.to_owned() };
+        let record = WorktreeRecord {
+            name: id,
+            branch,
+            top: repository.top().to_owned(),
+            git: repository.git().to_owned(),
+            common: repository.common().to_owned(),
+            must_be_plain: repository.must_be_plain(),
+            prefix,
+            base,
+            task: task.to_owned(),
+        };
         save(folder, &record)?;
         repository.set_branch(runner, &record.branch, &record.base, None).await?;
         let tree = tree_of(folder, &record);
@@ -251,77 +288,6 @@ impl TaskWorktrees {
             return Err(error);
         }
         Ok(record)
-    }
-
-    /// Removes the worktrees of processes that have ended, in the background and once per process. Their changes stay on
-    /// their branches.
-    pub fn sweep(&self) {
-        if self.inner.has_swept.swap(true, Ordering::Relaxed) || !self.inner.folder.is_dir() {
-            return;
-        }
-        self.spawn_sweep();
-    }
-
-    fn spawn_sweep(&self) {
-        let worktrees = self.clone();
-        self.inner.background.spawn(async move { worktrees.remove_stale().await });
-    }
-
-    async fn remove_stale(&self) {
-        let entries = fs::read_dir(&self.inner.folder).into_iter().flatten().flatten();
-        let folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
-        for folder in folders {
-            let is_early = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(EARLY_PREFIX));
-            let recovered = if is_early { remove_early(&folder) } else { self.recover(&folder).await };
-            if let Err(error) = recovered {
-                tracing::warn!(folder = %folder.display(), %error, "the worktree of a task is left behind");
-            }
-        }
-    }
-
-    /// Saves the changes of a worktree that no process uses, and removes it.
-    async fn recover(&self, folder: &Path) -> Result<(), WorktreeError> {
-        let lock = match try_lock(folder) {
-            Ok(Some(lock)) => lock,
-            Ok(None) => return Ok(()),
-            // Another process has removed it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(WorktreeError::folder(folder, error)),
-        };
-        let path = folder.join(RECORD);
-        let record: WorktreeRecord = match fs::read(&path) {
-            Ok(bytes) => {
-                serde_json::from_slice(&bytes).map_err(|source| WorktreeError::Record { path: path.clone(), source })?
-            }
-            // Its process ended before it made the worktree.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return fs::remove_dir_all(folder).map_err(|error| WorktreeError::folder(folder, error));
-            }
-            Err(error) => return Err(WorktreeError::folder(&path, error)),
-        };
-        let repository = match Repository::locate(&self.inner.runner, &record.top).await {
-            Ok(repository) if repository.top() == record.top => repository,
-            // The user has deleted the repository, so there is nothing to save the changes in.
-            Ok(_) | Err(WorktreeError::NoRepository { .. } | WorktreeError::Git(GitError::Start(_)))
-                if !record.top.exists() =>
-            {
-                return fs::remove_dir_all(folder).map_err(|error| WorktreeError::folder(folder, error));
-            }
-            Ok(_) => return Err(WorktreeError::folder(&record.top, io::Error::other("it is another repository now"))),
-            Err(error) => return Err(error),
-        };
-        let worktree = TaskWorktree { owner: self.clone(), repository, record, folder: folder.to_owned(), _lock: lock };
-        let WorktreeRecord { branch, base, .. } = &worktree.record;
-        // A branch at another commit has the changes already. Without a branch, the user does not want them.
-        let at = worktree.repository.branch_commit(&self.inner.runner, branch).await?;
-        let has_started = worktree.folder.join(FIRST_INDEX).exists();
-        match at.filter(|at| at == base) {
-            Some(_) if has_started => drop(worktree.capture("Skein ended before the task did.").await?),
-            Some(_) => worktree.repository.delete_branch(&self.inner.runner, branch, base).await?,
-            None => {}
-        }
-        worktree.remove();
-        Ok(())
     }
 }
 
@@ -345,13 +311,13 @@ impl TaskWorktree {
         &self.record.branch
     }
 
-    fn tree(&self) -> PathBuf {
+    /// Returns the folder of the worktree.
+    pub fn tree(&self) -> PathBuf {
         tree_of(&self.folder, &self.record)
     }
 
-    /// Commits what the task has changed to its branch, with `summary` in the message. `None` if it has changed nothing;
-    /// then there is no branch any more.
-    pub async fn capture(&self, summary: &str) -> Result<Option<TaskChanges>, WorktreeError> {
+    /// Commits what the task has changed to its branch, with `summary` in the message.
+    pub async fn capture(&self, summary: &str) -> Result<TaskResult, WorktreeError> {
         let (runner, tree) = (&self.owner.inner.runner, self.tree());
         let is_folder = tree.symlink_metadata().is_ok_and(|data| data.is_dir());
         if !is_folder {
@@ -360,30 +326,32 @@ impl TaskWorktree {
         let index = self.folder.join(TASK_INDEX);
         let copied = copy_index(&self.folder.join(FIRST_INDEX), &index).await;
         copied.map_err(|error| WorktreeError::folder(&index, error))?;
-        let result = self.repository.record_tree(runner, &tree, &index, None).await?;
+        let RecordedTree { tree: result, left_out } = self.repository.record_tree(runner, &tree, &index, None).await?;
+        let mark = self.folder.join(if left_out.is_empty() { SAVED } else { KEPT });
+        let save_mark = || fs::write(&mark, "").map_err(|error| WorktreeError::folder(&mark, error));
         let WorktreeRecord { branch, base, task, .. } = &self.record;
         let commit = self.repository.commit(runner, &result, Some(base), &message_of(task, summary)).await?;
         let files = self.repository.list_changes(runner, base, &commit).await?;
         if files.is_empty() {
             self.repository.delete_branch(runner, branch, base).await?;
-            return Ok(None);
+            save_mark()?;
+            return Ok(TaskResult { changes: None, left_out });
         }
         self.repository.set_branch(runner, branch, &commit, Some(base)).await?;
+        save_mark()?;
         let top = self.repository.top();
         let protected = files.iter().find_map(|file| {
             let (name, reason) = find_protected(&top.join(&file.path), Some(top))?;
             Some(ProtectedPath { shown: file.path.display().to_string(), name, reason })
         });
-        Ok(Some(TaskChanges { branch: branch.clone(), files, protected, commit }))
+        let changes = TaskChanges { branch: branch.clone(), files, protected, commit };
+        Ok(TaskResult { changes: Some(changes), left_out })
     }
 
     /// Returns whether the changes fit the user's files, and writes nothing to them.
     pub async fn check_merge(&self, changes: &TaskChanges) -> Result<MergeResult, WorktreeError> {
         let _held = self.owner.inner.merges.lock().await;
-        Ok(match self.try_merge(changes).await? {
-            MergeOutcome::Clean { .. } => MergeResult::Clean,
-            MergeOutcome::Conflict(files) => MergeResult::Conflict(files),
-        })
+        Ok(self.try_merge(changes).await?.err().unwrap_or(MergeResult::Clean))
     }
 
     /// Writes the changes to the user's files, all or none. They are not committed, and nothing is staged.
@@ -393,35 +361,47 @@ impl TaskWorktree {
         let mut attempt = 1;
         loop {
             let (before, after) = match self.try_merge(changes).await? {
-                MergeOutcome::Clean { before, after } => (before, after),
-                MergeOutcome::Conflict(files) => return Ok(MergeResult::Conflict(files)),
+                Ok(trees) => trees,
+                Err(refused) => return Ok(refused),
             };
             match self.repository.apply(&inner.runner, &index, &before, &after).await {
                 Ok(()) => return Ok(MergeResult::Clean),
                 // A file has changed since it was read.
-                Err(GitError::Failed { .. }) if attempt < MAX_ATTEMPTS => attempt += 1,
-                Err(error) => return Err(error.into()),
+                Err(WorktreeError::Git(GitError::Failed { .. })) if attempt < MAX_ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error),
             }
         }
     }
 
-    async fn try_merge(&self, changes: &TaskChanges) -> Result<MergeOutcome, WorktreeError> {
+    /// Returns the trees of the user's files before and after a merge, or why it cannot be made.
+    async fn try_merge(&self, changes: &TaskChanges) -> Result<Result<(String, String), MergeResult>, WorktreeError> {
         let (inner, index) = (&self.owner.inner, self.folder.join(MERGE_INDEX));
-        self.repository.try_merge(&inner.runner, (&self.record.base, &changes.commit), &index, &inner.hidden).await
+        let commits = (self.record.base.as_str(), changes.commit.as_str());
+        let merged = self.repository.try_merge(&inner.runner, commits, &index, &inner.hidden).await?;
+        Ok(match merged {
+            MergeOutcome::Conflict(files) => Err(MergeResult::Conflict(files)),
+            MergeOutcome::Clean { before, after, files } => {
+                let changed = changes.files.iter().map(|file| &file.path).chain(&files);
+                let outside: BTreeSet<&PathBuf> = changed.filter(|file| !self.is_inside(file)).collect();
+                if outside.is_empty() {
+                    Ok((before, after))
+                } else {
+                    Err(MergeResult::Outside(outside.iter().map(|file| file.display().to_string()).collect()))
+                }
+            }
+        })
+    }
+
+    /// Returns whether a file of the repository is below a folder of the session.
+    fn is_inside(&self, file: &Path) -> bool {
+        let path = self.repository.top().join(file);
+        self.roots.iter().any(|root| path.starts_with(root) && path != *root)
     }
 
     /// Removes the worktree. Its branch stays.
     pub fn remove(self) {
         remove_folders(&self.repository, &self.folder, &self.record.name);
     }
-}
-
-/// Removes a folder that got no name, unless a process may be about to give it one.
-fn remove_early(folder: &Path) -> Result<(), WorktreeError> {
-    let age = folder.metadata().and_then(|data| data.modified()).ok().and_then(|time| time.elapsed().ok());
-    let is_stale = age.is_some_and(|age| age > MAX_EARLY);
-    let removed = if is_stale { fs::remove_dir_all(folder) } else { Ok(()) };
-    removed.map_err(|error| WorktreeError::folder(folder, error))
 }
 
 fn tree_of(folder: &Path, record: &WorktreeRecord) -> PathBuf {

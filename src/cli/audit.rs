@@ -10,7 +10,7 @@ use super::folders::Folders;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::period_start::parse_since;
 use super::private_files::write_private;
-use super::runtime::store_failure;
+use super::store_failure::store_failure;
 use super::store_flag::StoreFlag;
 use crate::clock;
 use crate::store::{AuditEntry, AuditFilter, SessionStore, StoreError};
@@ -239,7 +239,8 @@ async fn verify(store: &SessionStore, json: bool, output: &mut CommandOutput) ->
         output.json(&json!(report));
     } else {
         for finding in &report.findings {
-            output.line(&format!("{BOLD}{}{BOLD:#}  {}", display_line(&finding.session), finding.problem));
+            let chain = finding.session.as_deref().unwrap_or("all chains");
+            output.line(&format!("{BOLD}{}{BOLD:#}  {}", display_line(chain), finding.problem));
         }
         let (chains, entries) = (report.chains, report.entries);
         output.line(&format!("{entries} entries in {chains} chains, {} problems", report.findings.len()));

@@ -3,9 +3,34 @@
 use std::sync::{Arc, OnceLock};
 
 use super::folders::Folders;
+use super::output::CommandError;
+use super::store_failure::store_failure;
 use crate::session::SessionAuditLog;
-use crate::store::StorePlace;
+use crate::store::{StoreError, StorePlace};
 use crate::tool::{AuditRecord, AuditSink, NoAuditLog};
+
+/// Fails if the stores that exist have another key, so that no command works without its audit log because of a key.
+pub(super) fn check_key(folders: &Folders) -> Result<(), CommandError> {
+    let store = &folders.store;
+    let exists = |file: &str| store.address().is_some() || store.data().join(file).exists();
+    if exists("sessions.db") {
+        refuse_key(store.sessions().map(drop))?;
+    }
+    if exists("memory.db") {
+        refuse_key(store.memories().map(drop))?;
+    }
+    Ok(())
+}
+
+/// Returns an error that concerns the key. Other errors do not keep a command from its work.
+fn refuse_key(opened: Result<(), StoreError>) -> Result<(), CommandError> {
+    match opened {
+        Err(
+            error @ (StoreError::KeyMissing { .. } | StoreError::WrongKey { .. } | StoreError::NotEncrypted { .. }),
+        ) => Err(store_failure(&error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
 
 /// An audit log that opens the store with the first decision, because most commands decide nothing.
 pub(super) struct CommandAuditLog {

@@ -77,7 +77,7 @@ impl Folders {
         variable: impl Fn(&str) -> Option<OsString>,
         user_home: impl FnOnce() -> Result<PathBuf, FolderError>,
     ) -> Result<Self, FolderError> {
-        // An empty variable counts as unset.
+        // An empty variable of a folder counts as unset.
         let folder = |name: &'static str| match variable(name).filter(|value| !value.is_empty()).map(PathBuf::from) {
             Some(path) if path.is_absolute() => Ok(Some(path)),
             Some(path) => Err(FolderError::Relative { name, value: path.display().to_string() }),
@@ -92,7 +92,8 @@ impl Folders {
         let data_home = xdg_home("XDG_DATA_HOME", ".local/share")?;
         let state_home = xdg_home("XDG_STATE_HOME", ".local/state")?;
         let data = folder("SKEIN_DATA_DIR")?;
-        let key = match variable(KEY).filter(|value| !value.is_empty()) {
+        // An empty key is an error: a program that failed to print one must not turn encryption off.
+        let key = match variable(KEY) {
             Some(value) => {
                 let key = value.to_str().and_then(|text| text.parse::<StoreKey>().ok());
                 Some(key.ok_or(FolderError::StoreKey)?)
@@ -197,6 +198,8 @@ mod tests {
     fn a_wrong_store_key_is_refused_without_a_quote() {
         let error = resolve(&[("HOME", "/home/ann"), ("SKEIN_STORE_KEY", "hush")]).unwrap_err().to_string();
         assert!(error.contains("SKEIN_STORE_KEY") && !error.contains("hush"), "{error}");
+        let error = resolve(&[("HOME", "/home/ann"), ("SKEIN_STORE_KEY", "")]).unwrap_err();
+        assert!(matches!(error, FolderError::StoreKey), "{error}");
         let key = "a1".repeat(32);
         let folders = resolve(&[("HOME", "/home/ann"), ("SKEIN_STORE_KEY", key.as_str())]).unwrap();
         assert!(folders.store.key().is_some() && !format!("{folders:?}").contains("a1a1"));

@@ -14,9 +14,9 @@ use super::private_files;
 use super::telemetry::{self, ExportGuard};
 use file::LogFile;
 
-/// Filter of the log file. On failure, rmcp's worker logs full addresses and genai full answers; both may contain
-/// secrets. Spans and message content are for the export alone.
-const TO_FILE: &str = "info,rmcp::transport::worker=off,genai=off,telemetry=off";
+/// What no log shows. On failure, rmcp's worker logs full addresses and genai full answers; both may contain secrets.
+/// Spans and message content are for the export alone.
+const HIDDEN: &str = "rmcp::transport::worker=off,genai=off,telemetry=off";
 
 /// Starts logging, and the export of telemetry if the environment asks for it. Returns a warning for the user if either
 /// is incomplete. The export ends with the guard.
@@ -26,7 +26,10 @@ pub(super) fn start(folders: &Folders) -> (Option<String>, Option<ExportGuard>) 
         Err(error) => (None, Some(format!("no log is written: {}: {error}", folders.state.display()))),
     };
     let to_file = file.map(|file| {
-        tracing_subscriber::fmt::layer().json().with_writer(Mutex::new(file)).with_filter(EnvFilter::new(TO_FILE))
+        tracing_subscriber::fmt::layer()
+            .json()
+            .with_writer(Mutex::new(file))
+            .with_filter(EnvFilter::new(format!("info,{HIDDEN}")))
     });
     let to_stderr = std::env::var("SKEIN_LOG").ok().filter(|filter| !filter.is_empty()).map(|filter| {
         // By default, the layer would also colour redirected output.
@@ -34,7 +37,7 @@ pub(super) fn start(folders: &Folders) -> (Option<String>, Option<ExportGuard>) 
         tracing_subscriber::fmt::layer()
             .with_ansi(colour)
             .with_writer(std::io::stderr)
-            .with_filter(EnvFilter::new(format!("{filter},telemetry=off")))
+            .with_filter(EnvFilter::new(format!("{filter},{HIDDEN}")))
     });
     let (export, warning) = match telemetry::start() {
         Ok(export) => (export, warning),

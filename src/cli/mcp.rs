@@ -16,7 +16,7 @@ use super::output::{CommandError, CommandOutput};
 use super::permissions::RuleFlags;
 use super::runtime::{self, CommandRuntime};
 use super::standalone::{self, StandaloneError};
-use super::{Global, services, workspace};
+use super::{Global, audit_sink, services, workspace};
 use crate::adapter::export::{BindingServer, SESSION_SERVICES, ToolNaming, about_mode, about_service};
 use crate::broker::{BindRequest, Binding};
 use crate::graph::Plan;
@@ -103,6 +103,7 @@ pub(super) fn run(
             (plan, id, ToolNaming::Qualified, about)
         }
     };
+    audit_sink::check_key(folders)?;
     let flag = global.approval;
     runtime::block_on(
         plan,

@@ -23,7 +23,8 @@ variables and JSON fields. These pages explain the commands with examples:
 - [permissions.md](permissions.md): `permissions` and `--approval`
 - [setup.md](setup.md): `new`, `trust`, `import`, `configure`, `doctor`, `completions`
 - [apps.md](apps.md): `apps`; [recording.md](recording.md): `--record` and `--replay`
-- [store.md](store.md): `store`
+- [serve.md](serve.md): `serve`, `token`; [console.md](console.md): `console`
+- [store.md](store.md): `store`; [audit.md](audit.md): `audit`; [report.md](report.md): `report`
 - [knowledge.md](knowledge.md#lessons-on-skein-itself): `tutorial`
 ";
 
@@ -79,7 +80,7 @@ fn section(command: &Command, name: &str, inherited: &[Id], page: &mut String) {
     let level = 2 + name.matches(' ').count();
     page.push_str(&format!("\n{} {name}\n\n", "#".repeat(level)));
     let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
-    page.push_str(&wrap(&format!("{}.", about.trim_end_matches('.')), "", ""));
+    page.push_str(&wrap(&sentences(&about), "", ""));
     let usage = command.clone().render_usage().to_string();
     page.push_str(&format!("\n```text\n{}\n```\n", usage.trim_start_matches("Usage: ").trim_end()));
     let own = command.get_arguments().filter(|argument| !inherited.contains(argument.get_id()));
@@ -102,10 +103,10 @@ fn items<'a>(arguments: impl Iterator<Item = &'a Arg>) -> String {
 fn item(argument: &Arg) -> String {
     let help = argument.get_long_help().or(argument.get_help()).map(ToString::to_string).unwrap_or_default();
     let mut text = format!("- {}", spelling(argument));
-    if !help.is_empty() {
-        text.push_str(&format!(": {}", help.trim_end_matches('.')));
+    match help.is_empty() {
+        true => text.push('.'),
+        false => text.push_str(&format!(": {}", sentences(&help))),
     }
-    text.push('.');
     let values: Vec<_> = argument
         .get_possible_values()
         .iter()
@@ -124,6 +125,12 @@ fn item(argument: &Arg) -> String {
         text.push_str(&format!(" Environment: `{}`.", variable.to_string_lossy()));
     }
     wrap(&text, "", "  ")
+}
+
+/// Joins the paragraphs of a help text. clap removes the full stop of the first one.
+fn sentences(help: &str) -> String {
+    let ended = help.split("\n\n").map(|paragraph| format!("{}.", paragraph.trim_end_matches('.')));
+    ended.collect::<Vec<_>>().join(" ")
 }
 
 /// `-a`, `--agent AGENT`, or `<PROMPT>` for a positional argument.
@@ -150,16 +157,14 @@ fn spelling(argument: &Arg) -> String {
 /// Breaks a text at spaces, but not inside backticks.
 fn wrap(text: &str, first: &str, rest: &str) -> String {
     let mut lines = vec![first.to_owned()];
-    for paragraph in text.split("\n\n") {
-        for word in words(paragraph) {
-            let line = lines.last_mut().expect("a line");
-            let is_empty = line.trim().is_empty();
-            if !is_empty && line.chars().count() + 1 + word.chars().count() > WIDTH {
-                lines.push(format!("{rest}{word}"));
-            } else {
-                line.push_str(if is_empty { "" } else { " " });
-                line.push_str(&word);
-            }
+    for word in words(text) {
+        let line = lines.last_mut().expect("a line");
+        let is_empty = line.trim().is_empty();
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(format!("{rest}{word}"));
+        } else {
+            line.push_str(if is_empty { "" } else { " " });
+            line.push_str(&word);
         }
     }
     lines.join("\n") + "\n"

@@ -14,7 +14,7 @@ use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::period_start::parse_since;
 use super::private_files::write_private;
-use super::runtime::store_failure;
+use super::store_failure::store_failure;
 use super::store_flag::StoreFlag;
 use crate::agents::Event;
 use crate::clock;

@@ -12,7 +12,7 @@ use super::folders::Folders;
 use super::keys::Keys;
 use super::models::{KnownModels, check_model};
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
-use super::runtime::store_failure;
+use super::store_failure::store_failure;
 use super::{Global, attach, top_of_mind, workspace};
 use crate::graph::Plan;
 use crate::ids::ModelRef;

@@ -14,6 +14,7 @@ use super::folders::Folders;
 use super::logins::Logins;
 use super::managed_files::ADMINISTRATOR;
 use super::output::{CommandError, CommandOutput, display_line};
+use super::store_failure::store_failure;
 use super::{Global, sandbox, top_of_mind};
 use crate::agents::TurnLimits;
 use crate::broker::BindError;
@@ -27,7 +28,7 @@ use crate::runtime::{Runtime, RuntimePaths};
 use crate::sandbox::SandboxLauncher;
 use crate::services::{Cassette, Environment, PoolOptions};
 use crate::session::{AttentionSink, SessionError, SessionOptions, Sessions};
-use crate::store::{self, StoreError};
+use crate::store;
 use crate::tool::{SessionContext, SessionContextPorts};
 use crate::worktree::TaskWorktrees;
 
@@ -207,7 +208,7 @@ fn cassette(global: &Global) -> Result<Option<Cassette>, CommandError> {
 
 /// Waits for a signal of `ended_by`. Listens from the call on, not from the first poll, so that signals during startup
 /// also cause an orderly shutdown.
-fn wait_for_signal(ended_by: StopSignals) -> impl Future<Output = CommandError> {
+pub(super) fn wait_for_signal(ended_by: StopSignals) -> impl Future<Output = CommandError> {
     let mut kinds = vec![SignalKind::terminate()];
     if ended_by != StopSignals::TerminalOnly {
         kinds.push(SignalKind::interrupt());
@@ -323,51 +324,5 @@ fn checkpoint_failure(error: &CheckpointError) -> CommandError {
         CheckpointError::Store { .. } | CheckpointError::Format { .. } | CheckpointError::Damaged { .. } => {
             CommandError::work(problem, "checkpoints are in the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names")
         }
-    }
-}
-
-pub(super) fn store_failure(error: &StoreError) -> CommandError {
-    match error {
-        StoreError::Ambiguous { .. } => {
-            CommandError::usage(display_line(&error.to_string()), "`skein sessions list` shows whole ids")
-        }
-        StoreError::Address { .. } => CommandError::usage(
-            display_line(&error.to_string()),
-            "write it as postgres://USER@HOST:PORT/DATABASE, and `@` and `%` in a password as %40 and %25",
-        ),
-        StoreError::Unreachable { .. } => CommandError::usage(
-            display_line(&error.to_string()),
-            "check host, port, database, user and password in --store or SKEIN_STORE, and that the database runs",
-        ),
-        StoreError::PasswordFile { .. } => {
-            CommandError::usage(display_line(&error.to_string()), "make it readable by you only, with mode 600")
-        }
-        StoreError::KeyFormat | StoreError::KeyMissing { .. } | StoreError::WrongKey { .. } => CommandError::usage(
-            display_line(&error.to_string()),
-            "set SKEIN_STORE_KEY to the key with which the store was created",
-        ),
-        StoreError::NotEncrypted { .. } => CommandError::usage(
-            display_line(&error.to_string()),
-            "unset SKEIN_STORE_KEY, or copy the store with `skein store migrate`, which encrypts it",
-        ),
-        StoreError::SearchOff => CommandError::usage(error.to_string(), "use `skein sessions list` and `show`"),
-        StoreError::Record { .. } => CommandError::work(
-            display_line(&error.to_string()),
-            "export the store again, or bring back a copy of the file",
-        ),
-        StoreError::Occupied { .. } => {
-            CommandError::usage(display_line(&error.to_string()), "name an empty database or another folder")
-        }
-        StoreError::Different { .. } => CommandError::work(
-            display_line(&error.to_string()),
-            "stop everything that writes to the stores, and try again",
-        ),
-        StoreError::OldProgram { .. } => {
-            CommandError::work(display_line(&error.to_string()), "update this Skein, or use another database")
-        }
-        _ => CommandError::work(
-            display_line(&error.to_string()),
-            "sessions are in the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names",
-        ),
     }
 }

@@ -8,7 +8,8 @@ use clap::{Args, Subcommand};
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::retention;
-use super::runtime::{self, session_failure, store_failure};
+use super::runtime::{self, StopSignals, session_failure, wait_for_signal};
+use super::store_failure::store_failure;
 use super::store_flag::{StoreFlag, database_on_command_line};
 use crate::agents::TurnLimits;
 use crate::store::{RetentionPolicy, StorePlace, StoreTotals, export_store, import_store, migrate_store};
@@ -25,7 +26,7 @@ pub(super) struct StoreArgs {
 enum StoreCommand {
     /// Copy everything to another store, which must be empty
     ///
-    /// Stop all servers first. If SKEIN_STORE_KEY is set, texts are encrypted in the target. The source stays as it is.
+    /// Stop all servers first. If SKEIN_STORE_KEY is set, texts are encrypted in the target. The source keeps its data.
     Migrate {
         /// Copy to this PostgreSQL database or data folder
         #[arg(long, value_name = "URL|DIR")]
@@ -87,25 +88,50 @@ fn encrypt_unless(plain: bool, place: StorePlace) -> StorePlace {
     if plain { place.with_key(None) } else { place }
 }
 
-/// Writes a new file that only the user can read. Leaves no part of it behind if it fails.
 fn export(place: &StorePlace, file: &Path, output: &mut CommandOutput) -> Result<(), CommandError> {
-    let unwritable = |error: &std::io::Error| {
-        let problem = format!("{} cannot be written: {error}", display_line(&file.display().to_string()));
-        CommandError::work(problem, "name a new file in a folder that you can write to")
-    };
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let new = tempfile::NamedTempFile::new_in(folder).map_err(|error| unwritable(&error))?;
-    let totals = {
-        let mut writer = BufWriter::new(new.as_file());
-        export_store(place, &mut writer).map_err(|error| store_failure(&error))?
-    };
-    new.as_file().sync_all().map_err(|error| unwritable(&error))?;
-    drop(new.persist_noclobber(file).map_err(|error| unwritable(&error.error))?);
+    let tokio = async_runtime()?;
+    let written = tokio.block_on(write_export(place, file));
+    // After a signal, the thread that reads the store still runs.
+    tokio.shutdown_background();
+    let totals = written?;
     if place.key().is_some() {
         output.note("the texts in the file are not encrypted; remove it when you no longer need it");
     }
     print_totals(&format!("exported {place} to {}", file.display()), &totals, output);
     Ok(())
+}
+
+/// Writes a new file that only the user can read. Leaves no part of it behind if it fails or a signal ends it.
+async fn write_export(place: &StorePlace, file: &Path) -> Result<StoreTotals, CommandError> {
+    let unwritable = |error: &std::io::Error| {
+        let problem = format!("{} cannot be written: {error}", display_line(&file.display().to_string()));
+        CommandError::work(problem, "name a new file in a folder that you can write to")
+    };
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Listens before the file exists.
+    let interrupted = wait_for_signal(StopSignals::Anything);
+    // The name says what it is, because nothing removes it if the machine stops or the process is killed.
+    let mut name = tempfile::Builder::new();
+    name.prefix("skein-export-").suffix(".partial");
+    let new = name.tempfile_in(folder).map_err(|error| unwritable(&error))?;
+    let (source, target) = (place.clone(), new.as_file().try_clone().map_err(|error| unwritable(&error))?);
+    let writing = tokio::task::spawn_blocking(move || export_store(&source, &mut BufWriter::new(target)));
+    let written = tokio::select! {
+        biased;
+        failure = interrupted => return Err(failure),
+        written = writing => written,
+    };
+    let broken =
+        |error: tokio::task::JoinError| CommandError::work(format!("the export broke off: {error}"), "see the log");
+    let totals = written.map_err(broken)?.map_err(|error| store_failure(&error))?;
+    new.as_file().sync_all().map_err(|error| unwritable(&error))?;
+    drop(new.persist_noclobber(file).map_err(|error| unwritable(&error.error))?);
+    Ok(totals)
+}
+
+fn async_runtime() -> Result<tokio::runtime::Runtime, CommandError> {
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    tokio.map_err(|error| CommandError::work(format!("no async runtime: {error}"), "check the limits"))
 }
 
 fn print_totals(what: &str, totals: &StoreTotals, output: &mut CommandOutput) {
@@ -123,8 +149,7 @@ fn prune(place: &StorePlace, folders: &Folders, output: &mut CommandOutput) -> R
         let problem = "`store.retention` in your config.yaml has neither `days` nor `sessions`";
         return Err(CommandError::usage(problem, "add `store: {retention: {days: 90}}`"));
     }
-    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let tokio = tokio.map_err(|error| CommandError::work(format!("no async runtime: {error}"), "check the limits"))?;
+    let tokio = async_runtime()?;
     let sessions = place.sessions().map_err(|error| store_failure(&error))?;
     let sessions = runtime::sessions(sessions, TurnLimits::default(), folders);
     let removed = tokio.block_on(sessions.remove_expired(place, policy)).map_err(|error| session_failure(&error))?;

@@ -8,7 +8,7 @@ use clap::Args;
 use super::environment;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput};
-use super::runtime::store_failure;
+use super::store_failure::store_failure;
 use crate::store::{StoreAddress, StorePlace};
 
 /// The variable that names a store if there is no flag. It may have a password.

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
-use super::runtime::store_failure;
+use super::store_failure::store_failure;
 use super::store_flag::StoreFlag;
 use super::{Global, workspace};
 use crate::graph::Plan;

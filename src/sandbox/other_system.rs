@@ -7,35 +7,20 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{ExitCode, ExitStatus};
+use std::process::ExitCode;
 
 use rustix::process::Pid;
 
+use super::entry_end::{EntryEnd, EntryFailure};
 use super::layers::{Layer, Layers};
 use super::plan::EarlyPlan;
 use super::wire::{self, Reply, Request};
 
 const REASON: &str = "the sandbox needs Linux";
 
-/// How a process ends that entered a sandbox.
-#[derive(Debug)]
-pub enum EntryEnd {
-    /// The command has ended.
-    Status(ExitStatus),
-    /// The command cannot run.
-    NoProgram(io::Error),
-}
-
-/// The reason why no process can enter a sandbox.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot enter a sandbox: {source}")]
-pub struct EntryFailure {
-    source: io::Error,
-}
-
 /// Fails: there is no sandbox to enter.
 pub fn enter_sandbox(_socket: &Path, _program: &OsStr, _args: &[OsString]) -> Result<EntryEnd, EntryFailure> {
-    Err(EntryFailure { source: no_sandbox() })
+    Err(EntryFailure { step: "enter a sandbox", source: no_sandbox() })
 }
 
 /// Fails: Landlock is a part of Linux.

@@ -4,10 +4,9 @@
 
 mod command;
 mod entry;
-#[cfg(target_os = "linux")]
-mod single;
 #[cfg(not(target_os = "linux"))]
-#[path = "sandbox_process/no_single.rs"]
+mod no_single;
+#[cfg(target_os = "linux")]
 mod single;
 
 use std::collections::BTreeMap;
@@ -46,6 +45,9 @@ use crate::process::{HelperProcess, Launch, LaunchedProcess, ProcessLauncher};
 pub use command::SandboxCommand;
 use command::{add_variables, spawn_error};
 pub use entry::{EnteredCommand, EntryError, SandboxEntry};
+#[cfg(not(target_os = "linux"))]
+pub use no_single::NoSingleSandbox as SingleSandbox;
+#[cfg(target_os = "linux")]
 pub use single::SingleSandbox;
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);

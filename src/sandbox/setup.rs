@@ -33,7 +33,7 @@ use rustix::thread::UnshareFlags;
 use super::layers::Layer;
 use super::plan::{EarlyPlan, Isolation, ResourceLimits, SandboxLifetime, SandboxPlan, SocketRules, TerminalSession};
 use super::wire::{self, Namespace, Reply, Request};
-pub use enter::{EntryEnd, EntryFailure, enter_sandbox};
+pub use enter::enter_sandbox;
 use identity::UserIds;
 pub(super) use kernel::landlock_version;
 use mounts::PreparedMounts;

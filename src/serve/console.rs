@@ -55,7 +55,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::ServerState;
-use super::checks::{Refusal, read_body};
+use super::checks::{MAX_BODY, Refusal, read_within};
 use crate::store::StoreError;
 use form::FormFields;
 use layout::ConsoleProblem;
@@ -195,7 +195,8 @@ async fn check_form(login: &Login, request: Request) -> Result<Request, Response
         return Err(refused("This request came from another site, so nothing was changed."));
     }
     let (parts, body) = request.into_parts();
-    let body = read_body(body).await.map_err(axum::response::IntoResponse::into_response)?;
+    let limit = if parts.uri.path() == evaluation_page::PATH { evaluation_page::MAX_FORM } else { MAX_BODY };
+    let body = read_within(body, limit).await.map_err(axum::response::IntoResponse::into_response)?;
     let form = FormFields::parse(&body);
     if form.get("csrf") != Some(login.csrf.as_str()) {
         return Err(refused("This form is of another login, so nothing was changed. Load the page again."));

@@ -66,7 +66,7 @@ pub enum OidcError {
     /// The keys were never read.
     #[error("the keys of the issuer cannot be read at the moment")]
     NoKeys,
-    /// The keys are older than [`MAX_KEY_AGE`].
+    /// The keys are older than `MAX_KEY_AGE`.
     #[error("the keys of the issuer are older than 24 hours, and the issuer cannot be reached")]
     OldKeys,
 }

@@ -57,8 +57,12 @@ pub fn literal_secrets(transport: &Transport) -> SecretValues {
         Transport::Builtin(_) => SecretValues::default(),
         Transport::Stdio(stdio) => SecretValues::of(values(&stdio.env)),
         Transport::Http(http) => {
-            let query = http.url.split_once('?').map(|(_, query)| ("query".to_owned(), query.to_owned()));
-            SecretValues::of(values(&http.headers).chain(query))
+            let query = http.url.split_once('?').map(|(_, query)| query).unwrap_or_default();
+            // Each value too: where one of them is a variable, an error does not contain the query as written.
+            let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            let parts = pairs.filter(|(_, value)| value.len() >= 8 && !value.contains("${")).chain([("query", query)]);
+            let parts = parts.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            SecretValues::of(values(&http.headers).chain(parts))
         }
     }
 }

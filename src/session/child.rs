@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Session, SessionError, SessionPorts, SessionRoots, SessionSettings};
-use crate::broker::{BindError, ParentLimits, WriteLock};
+use crate::broker::{BindError, Binding, ParentLimits, WriteLock};
 use crate::ids::ModeId;
-use crate::manifest::{ApprovalLevel, ServiceEntry};
+use crate::manifest::ServiceEntry;
 use crate::tool::ask::Asker;
 
 impl Session {
@@ -49,11 +49,10 @@ impl Session {
         Ok(child)
     }
 
-    /// Returns the port to the session's user, and the approval level of the running turn.
-    pub async fn consent_ports(&self) -> Result<(Arc<dyn Asker>, ApprovalLevel), BindError> {
+    /// Returns the binding of the running turn. Its asker records the answers of the user.
+    pub async fn turn_binding(&self) -> Result<Arc<Binding>, BindError> {
         let setup = self.turn_setup();
-        let level = setup.binding().await?.approval();
-        Ok((Arc::clone(&setup.host().asker), level))
+        setup.binding().await
     }
 
     /// Returns the ids of the session's family: its parent, or itself if it has none, and all children of that one.

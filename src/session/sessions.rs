@@ -1,13 +1,13 @@
 //! Creates, stores and reopens sessions for every front end, and defines what a session is made from.
 
 mod audit_log;
+mod removal;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
 use super::alert_asker::{AlertAsker, AlertSettings, AttentionSink};
 use super::budgets::BudgetLedger;
-use super::checkpoints::run_blocking;
 use super::metrics::SessionMetrics;
 use super::{Session, SessionContents};
 use crate::agents::{Event, ExternalAgentError, ExternalAgents, History, RecoveryPolicy, TurnLimits};
@@ -18,7 +18,7 @@ use crate::llm::{LlmError, Provider};
 use crate::manifest::{ApprovalLevel, ServiceEntry, Settings, Transport};
 use crate::principal::{GrantError, SessionFiles, SessionGrant};
 use crate::sandbox::HiddenPaths;
-use crate::store::{self, ListFilter, NewSession, RetentionPolicy, StoreError, StorePlace, StoredSession};
+use crate::store::{self, NewSession, StoreError, StoredSession};
 use crate::tool::ask::Asker;
 use crate::tool::editor::Editor;
 use crate::tool::{ClientFolders, Notice, SessionContext, SessionContextPorts};
@@ -382,56 +382,6 @@ impl Sessions {
             .map_err(|error: serde_json::Error| SessionError::Record { id: id.to_owned(), reason: error.to_string() })
     }
 
-    /// Deletes a session, its child sessions, their scratch folders and checkpoints. Returns false if there was no such session.
-    pub async fn delete(&self, id: &str) -> Result<bool, SessionError> {
-        let children = ListFilter { parent: Some(id.to_owned()), ..ListFilter::default() };
-        for child in self.store.list(children).await? {
-            self.delete_one(&child.id).await?;
-        }
-        self.delete_one(id).await
-    }
-
-    async fn delete_one(&self, id: &str) -> Result<bool, SessionError> {
-        let stored = self.store.find(id).await?;
-        let deleted = self.store.delete(id).await?;
-        // A child session shares the folder of its parent.
-        let own = stored.filter(|stored| stored.files == SessionFiles::Own && stored.parent.is_none());
-        if deleted {
-            self.remove_files(id, own.map(|stored| stored.cwd)).await;
-        }
-        Ok(deleted)
-    }
-
-    /// Removes the sessions of all principals in `place` that the policy does not keep, and their files on this machine.
-    /// Returns their number, child sessions included. A session that is open in any process stays.
-    pub async fn remove_expired(&self, place: &StorePlace, policy: RetentionPolicy) -> Result<usize, SessionError> {
-        let (store, name) = (place.clone(), place.to_string());
-        let removed = tokio::task::spawn_blocking(move || store::remove_expired(&store, policy)).await;
-        let broken = |error: tokio::task::JoinError| StoreError::Unusable { file: name, problem: error.to_string() };
-        let removed = removed.map_err(broken)??;
-        for session in &removed {
-            let own = session.files == SessionFiles::Own && !session.is_child;
-            self.remove_files(&session.id, own.then(|| session.cwd.clone())).await;
-        }
-        Ok(removed.len())
-    }
-
-    /// Removes the scratch folder and the checkpoints of a deleted session, and the folder that it had for itself.
-    async fn remove_files(&self, id: &str, own_folder: Option<PathBuf>) {
-        let folders = [Some(self.scratch(id)), own_folder];
-        for folder in folders.into_iter().flatten().filter(|folder| folder.exists()) {
-            drop(tokio::fs::remove_dir_all(&folder).await.inspect_err(|error| {
-                tracing::warn!(folder = %folder.display(), %error, "files of a session are left behind");
-            }));
-        }
-        if let Some(store) = self.checkpoint_store() {
-            let session = id.to_owned();
-            if let Err(error) = run_blocking(move || store.delete(&session)).await {
-                tracing::warn!(session = id, %error, "checkpoints are left behind");
-            }
-        }
-    }
-
     /// Returns the store of the checkpoints. `None` if they are off.
     pub(super) fn checkpoint_store(&self) -> Option<CheckpointStore> {
         self.options.checkpoints.clone().map(CheckpointStore::new)
@@ -473,5 +423,24 @@ fn choice_of(stored: &StoredSession, fallback: SessionSettings, broker: &Broker)
         model: ModelRef::from(stored.model.as_str()),
         // The level of this launch overrides the stored one.
         approval: fallback.approval.or_else(|| stored.approval.as_deref().and_then(ApprovalLevel::from_name)),
+    }
+}
+
+/// Returns whether Skein made the folder below `scratch` for a session that names none.
+fn is_inside(folder: &Path, scratch: &Path) -> bool {
+    folder.starts_with(scratch) && folder != scratch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fork of a task's session has the worktree of the task as its folder.
+    #[test]
+    fn only_folders_that_skein_made_are_deleted_with_a_session() {
+        let scratch = Path::new("/state/scratch");
+        assert!(is_inside(Path::new("/state/scratch/folder-1"), scratch));
+        assert!(!is_inside(Path::new("/data/worktrees/skein-task-1/work/skein-task-1/sub"), scratch));
+        assert!(!is_inside(scratch, scratch));
     }
 }

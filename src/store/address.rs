@@ -4,13 +4,14 @@
 //! quote a part of one, so no such message is passed on.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
 use postgres::Config;
-use postgres::config::Host;
+use postgres::config::{Host, SslMode};
 
 use super::StoreError;
 
@@ -57,6 +58,10 @@ impl FromStr for StoreAddress {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
+        // `prefer`, the default of the crate, lets anyone between both machines turn TLS off and ask for the password.
+        if config.get_ssl_mode() != SslMode::Disable && leaves_machine(&config) {
+            config.ssl_mode(SslMode::Require);
+        }
         config.application_name("skein");
         Ok(Self { config })
     }
@@ -102,6 +107,10 @@ impl StoreAddress {
         is_entry.then_some(password)
     }
 
+    pub(super) fn requires_tls(&self) -> bool {
+        self.config.get_ssl_mode() == SslMode::Require
+    }
+
     pub(super) fn config(&self) -> &Config {
         &self.config
     }
@@ -117,6 +126,15 @@ impl StoreAddress {
     fn port(&self) -> u16 {
         self.config.get_ports().first().copied().unwrap_or(DEFAULT_PORT)
     }
+}
+
+/// Returns true if one of the hosts is neither a socket nor a loopback address.
+fn leaves_machine(config: &Config) -> bool {
+    let is_loopback = |name: &str| {
+        name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    };
+    let is_remote = |host: &Host| matches!(host, Host::Tcp(name) if !is_loopback(name));
+    config.get_hosts().iter().any(is_remote) || config.get_hostaddrs().iter().any(|address| !address.is_loopback())
 }
 
 /// Splits a line of a password file. `\` escapes a colon or itself. `None` for a comment.
@@ -190,6 +208,26 @@ mod tests {
         ] {
             let error = text.parse::<StoreAddress>().unwrap_err().to_string();
             assert!(!error.contains("hu") && !error.contains("sh@"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn other_machines_need_tls_unless_it_is_turned_off() {
+        for (text, mode) in [
+            ("postgres://ann@db.example.com/skein", SslMode::Require),
+            ("postgres://ann@db.example.com/skein?sslmode=prefer", SslMode::Require),
+            ("postgres://ann@db.example.com/skein?sslmode=disable", SslMode::Disable),
+            ("postgres://ann@192.0.2.7/skein", SslMode::Require),
+            ("postgres://ann@localhost.example.com/skein", SslMode::Require),
+            ("postgres://ann@localhost,db.example.com/skein", SslMode::Require),
+            ("postgres://ann@localhost/skein?hostaddr=192.0.2.7", SslMode::Require),
+            ("postgres://ann@localhost/skein", SslMode::Prefer),
+            ("postgres://ann@127.0.0.1/skein", SslMode::Prefer),
+            ("postgres://ann@[::1]/skein", SslMode::Prefer),
+            ("postgres://ann@localhost/skein?sslmode=require", SslMode::Require),
+            ("postgres://ann@%2Frun%2Fpostgresql/skein", SslMode::Prefer),
+        ] {
+            assert_eq!(address(text).config.get_ssl_mode(), mode, "{text}");
         }
     }
 

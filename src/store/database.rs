@@ -15,6 +15,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_rustls::rustls::{self, ClientConfig};
 
 use super::database_schema::MIGRATIONS;
+use super::key_check;
+use super::sealing::StoreKey;
 use super::{StoreAddress, StoreError};
 
 /// The key of the advisory lock under which migrations run: the bytes `skeinsto` in ASCII.
@@ -31,6 +33,8 @@ pub(super) struct Database {
     address: Arc<StoreAddress>,
     client: Option<Client>,
     statements: HashMap<String, Statement>,
+    /// Checked in each transaction of `write` and `transact`.
+    guard: Option<KeyGuard>,
 }
 
 impl std::fmt::Debug for Database {
@@ -63,8 +67,16 @@ impl Database {
             let migrated = scope.spawn(|| migrate(&mut client, address)).join();
             migrated.unwrap_or_else(|_| Err(unusable(address, "its migration broke off".to_owned())))
         });
-        let database = Self { address: Arc::clone(address), client: Some(client), statements: HashMap::new() };
+        let database =
+            Self { address: Arc::clone(address), client: Some(client), statements: HashMap::new(), guard: None };
         migrated.map(|()| database)
+    }
+
+    /// Does the same for writing texts. From then on, a transaction fails if the database has another key.
+    pub(super) fn open_with_key(address: &Arc<StoreAddress>, key: Option<&StoreKey>) -> Result<Self, StoreError> {
+        let mut database = Self::open(address)?;
+        database.guard = Some(KeyGuard::new(key));
+        Ok(database)
     }
 
     pub(super) fn address(&self) -> &Arc<StoreAddress> {
@@ -120,6 +132,9 @@ impl Database {
         };
         let mut transaction = client.transaction().map_err(TransactionError::Query)?;
         let mut queries = Queries { client: &mut transaction, statements: &mut self.statements };
+        if let Some(guard) = &self.guard {
+            guard.check(&self.address, &mut queries)?;
+        }
         let done = work(&mut queries).map_err(TransactionError::Query)?;
         transaction.commit().map_err(TransactionError::Query)?;
         Ok(done)
@@ -159,6 +174,31 @@ impl Database {
 pub(super) enum TransactionError {
     Store(StoreError),
     Query(postgres::Error),
+}
+
+/// Compares the key of a database again in each transaction.
+#[derive(Debug)]
+struct KeyGuard {
+    key: Option<StoreKey>,
+}
+
+impl KeyGuard {
+    fn new(key: Option<&StoreKey>) -> Self {
+        Self { key: key.cloned() }
+    }
+
+    /// Fails if the database has another key. Until the transaction ends, no process can record one.
+    fn check<C: GenericClient>(
+        &self,
+        address: &StoreAddress,
+        queries: &mut Queries<'_, C>,
+    ) -> Result<(), TransactionError> {
+        queries.execute("LOCK TABLE store_key IN ROW SHARE MODE", &[]).map_err(TransactionError::Query)?;
+        let recorded = queries.query_opt(key_check::FIND, &[]).map_err(TransactionError::Query)?;
+        let recorded: Option<String> = recorded.map(|row| row.get(0));
+        key_check::check_again(&address.to_string(), recorded.as_deref(), self.key.as_ref())
+            .map_err(TransactionError::Store)
+    }
 }
 
 /// Runs statements, each prepared once per connection.
@@ -206,7 +246,18 @@ fn connect(address: &StoreAddress) -> Result<Client, StoreError> {
     let connected =
         std::thread::scope(|scope| scope.spawn(|| address.config().connect(MakeRustlsConnect::new(tls))).join());
     let connected = connected.map_err(|_| unreachable("connecting to it broke off".to_owned()))?;
-    connected.map_err(|error| unreachable(problem(&error)))
+    connected.map_err(|error| unreachable(format!("{}{}", problem(&error), tls_hint(address, &error))))
+}
+
+/// Returns what to do if the database may be one without TLS. Then the error has no answer of the database, and no
+/// cause of the system, such as a wrong certificate.
+fn tls_hint(address: &StoreAddress, error: &postgres::Error) -> &'static str {
+    let of_system = |cause: &(dyn std::error::Error + 'static)| cause.is::<std::io::Error>();
+    let is_refusal = error.as_db_error().is_none() && error.source().is_some_and(|cause| !of_system(cause));
+    match address.requires_tls() && is_refusal {
+        true => "; Skein requires TLS here: turn it on in the database, or add ?sslmode=disable to the address",
+        false => "",
+    }
 }
 
 fn tls_settings() -> Result<ClientConfig, rustls::Error> {
@@ -281,7 +332,28 @@ fn program_order(version: &str) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
     use super::*;
+
+    #[test]
+    fn a_host_without_tls_never_gets_a_password() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // Someone on the way to the database, who says that it has no TLS.
+        let attacker = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 8]).unwrap();
+            stream.write_all(b"N").unwrap();
+            stream.read(&mut [0; 64]).unwrap()
+        });
+        let url = format!("postgres://ann:hush@db.example.com:{port}/skein?hostaddr=127.0.0.1");
+        let Err(error) = connect(&url.parse().unwrap()) else { panic!("it is connected") };
+        let error = error.to_string();
+        assert!(error.contains("?sslmode=disable") && !error.contains("hush"), "{error}");
+        assert_eq!(attacker.join().unwrap(), 0, "nothing follows the refusal");
+    }
 
     #[test]
     fn only_an_older_program_is_refused_with_both_versions() {

@@ -12,7 +12,7 @@ pub(super) struct DatabaseMigration {
     pub(super) oldest_program: &'static str,
 }
 
-pub(super) const MIGRATIONS: &[DatabaseMigration] = &[SESSIONS, AUDIT, MEMORIES_AND_KEY];
+pub(super) const MIGRATIONS: &[DatabaseMigration] = &[SESSIONS, AUDIT, MEMORIES_AND_KEY, CHAINS];
 
 const SESSIONS: DatabaseMigration = DatabaseMigration {
     oldest_program: "0.1.0",
@@ -189,4 +189,23 @@ const MEMORIES_AND_KEY: DatabaseMigration = DatabaseMigration {
     -- Until when a process has the session open. Retention does not remove it before.
     ALTER TABLE session ADD COLUMN busy_until BIGINT NOT NULL DEFAULT 0;
 "#,
+};
+
+/// Counts the chains of the audit log.
+const CHAINS: DatabaseMigration = DatabaseMigration {
+    oldest_program: "0.1.0",
+    sql: r"
+    -- The sum is the number of chains, which shows that one was removed as a whole. Each chain adds a row, because
+    -- servers that count in one row would wait for each other, or block each other.
+    CREATE TABLE audit_total (chains BIGINT NOT NULL);
+    CREATE FUNCTION skein_count_chain() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO audit_total (chains) VALUES (1);
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER audit_chain_added AFTER INSERT ON audit_head
+        FOR EACH ROW EXECUTE FUNCTION skein_count_chain();
+    -- The trigger has locked the heads, so no other program adds one meanwhile.
+    INSERT INTO audit_total (chains) SELECT count(*) FROM audit_head;
+",
 };

@@ -14,7 +14,7 @@ use serde::Serialize;
 pub(super) use shared_memories::memory_words;
 
 use super::sealing::StoreKey;
-use super::{Schema, StoreAddress, StoreError, key_check};
+use super::{Schema, StoreAddress, StoreError, database_key};
 use crate::principal::Principal;
 use file_memories::FileMemories;
 use memory_rows::MemoryRows;
@@ -130,8 +130,8 @@ impl MemoryStore {
     /// Opens the store in a database with the memories of `local`. It may wait for the network. Fails if the database
     /// has another key or none.
     pub(super) fn connect(address: &Arc<StoreAddress>, key: Option<&StoreKey>) -> Result<Self, StoreError> {
-        key_check::check_database(address, key)?;
-        Ok(Self::with_key(Box::new(SharedMemories::open(address)?), key))
+        database_key::check_database(address, key)?;
+        Ok(Self::with_key(Box::new(SharedMemories::open(address, key)?), key))
     }
 
     fn with_key(rows: Box<dyn MemoryRows>, key: Option<&StoreKey>) -> Self {

@@ -118,6 +118,20 @@ fn a_whole_text_comes_first() {
     assert_eq!(blank.len(), 2);
 }
 
+#[test]
+fn changed_tags_of_an_encrypted_memory_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("memory.db");
+    let key: StoreKey = "a1".repeat(32).parse().unwrap();
+    let memories = MemoryStore::open_file(&file, Some(&key)).unwrap();
+    keep(&memories, "tabs", &["style"], MemoryOwner::User);
+    for tags in ["[]", "no list", "[\"plain\"]"] {
+        Connection::open(&file).unwrap().execute("UPDATE memory SET tags = ?1", [tags]).unwrap();
+        let error = memories.recall(here(), &MemoryFilter::default()).unwrap_err();
+        assert!(matches!(error, StoreError::Sealed { .. }), "{tags}: {error}");
+    }
+}
+
 /// Each has the file open for itself, as processes do; they open it, and make it, at the same moment.
 #[test]
 fn writers_at_the_same_time_lose_nothing() {

@@ -5,7 +5,7 @@
 //! Invariant: a session is never removed while a process has it open, nor within an hour after its last change. The
 //! statement that deletes it repeats this condition, so that a session that is opened meanwhile stays.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use postgres::Row;
@@ -52,29 +52,22 @@ const EXPIRED: &str = "SELECT f.key, f.id FROM (
     WHERE (f.changed < $1 OR f.place > $2) AND f.changed < $4 AND f.busy_until < $3 AND f.child_busy_until < $3
     ORDER BY f.changed, f.id LIMIT $5";
 
-/// Removes what the policy does not keep, and returns it. It may wait for another process or the network, and must run
-/// on a blocking thread.
+/// Removes what the policy does not keep, and returns it. One call removes a limited number of families in one
+/// transaction; the caller removes their files and calls again, until nothing is returned. It may wait for another
+/// process or the network, and must run on a blocking thread.
 pub fn remove_expired(place: &StorePlace, policy: RetentionPolicy) -> Result<Vec<RemovedSession>, StoreError> {
     if policy == RetentionPolicy::default() {
         return Ok(Vec::new());
     }
     let limits = Limits::new(policy, current_time());
-    let mut removed = Vec::new();
-    match place.address() {
-        Some(address) => {
-            let mut database = Database::open(address)?;
-            while remove_from_database(&mut database, limits, &mut removed)? {}
-        }
-        None => {
-            let file = place.data().join("sessions.db");
-            if !file.exists() {
-                return Ok(removed);
-            }
-            let mut connection = open(&file, &SCHEMA)?;
-            while remove_from_file(&file, &mut connection, limits, &mut removed)? {}
-        }
+    if let Some(address) = place.address() {
+        return remove_from_database(&mut Database::open(address)?, limits);
     }
-    Ok(removed)
+    let file = place.data().join("sessions.db");
+    if !file.exists() {
+        return Ok(Vec::new());
+    }
+    remove_rows(&mut open(&file, &SCHEMA)?, limits).map_err(|error| failure(&file, &error))
 }
 
 /// The values of [`EXPIRED`].
@@ -99,19 +92,7 @@ impl Limits {
     }
 }
 
-/// Removes a number of families from an SQLite file. Returns whether there may be more.
-fn remove_from_file(
-    file: &Path,
-    connection: &mut Connection,
-    limits: Limits,
-    removed: &mut Vec<RemovedSession>,
-) -> Result<bool, StoreError> {
-    let found = remove_rows(connection, limits).map_err(|error| failure(file, &error))?;
-    let more = !found.is_empty();
-    removed.extend(found);
-    Ok(more)
-}
-
+/// Removes a number of families from an SQLite file.
 fn remove_rows(connection: &mut Connection, limits: Limits) -> rusqlite::Result<Vec<RemovedSession>> {
     // The transaction excludes other writers, so nothing is opened between the statements.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -143,18 +124,14 @@ fn remove_rows(connection: &mut Connection, limits: Limits) -> rusqlite::Result<
     Ok(removed)
 }
 
-/// Removes a number of families from a database. Returns whether there may be more.
-fn remove_from_database(
-    database: &mut Database,
-    limits: Limits,
-    removed: &mut Vec<RemovedSession>,
-) -> Result<bool, StoreError> {
+/// Removes a number of families from a database.
+fn remove_from_database(database: &mut Database, limits: Limits) -> Result<Vec<RemovedSession>, StoreError> {
     let Limits { oldest, count, now, quiet } = limits;
     // The database evaluates the condition again if another process has changed the row.
     let head = "DELETE FROM session WHERE key = $1 AND updated_at < $2 AND busy_until < $3
         RETURNING id, cwd, files, parent";
     let children = "DELETE FROM session WHERE parent = $1 RETURNING id, cwd, files, parent";
-    let found = database.write(|queries| {
+    database.write(|queries| {
         let mut found = Vec::new();
         for expired in queries.query(EXPIRED, &[&oldest, &count, &now, &quiet, &AT_ONCE])? {
             let (key, id): (i64, String) = (expired.get(0), expired.get(1));
@@ -163,10 +140,7 @@ fn remove_from_database(
             found.extend(queries.query(children, &[&id])?.iter().map(read_session));
         }
         Ok(found)
-    })?;
-    let more = !found.is_empty();
-    removed.extend(found);
-    Ok(more)
+    })
 }
 
 fn read_session(row: &Row) -> RemovedSession {

@@ -103,3 +103,12 @@ fn without_a_policy_nothing_is_removed() {
     store.add("local", "old", None, 90_000);
     assert_eq!(store.apply(None, None), [""; 0]);
 }
+
+#[test]
+fn one_call_removes_a_limited_number_of_families() {
+    let store = store();
+    let many = usize::try_from(AT_ONCE).unwrap();
+    (0..=many).for_each(|number| store.add("local", &format!("old-{number}"), None, 72));
+    let removed = [(); 3].map(|()| store.apply(Some(1), None).len());
+    assert_eq!(removed, [many, 1, 0]);
+}

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::sealing::StoreKey;
-use super::{Schema, StoreAddress, StoreError, key_check};
+use super::{Schema, StoreAddress, StoreError, database_key};
 use crate::principal::Principal;
 use file_routes::FileRoutes;
 use route_rows::{RouteRows, StoredRoute};
@@ -90,8 +90,8 @@ impl CorrectionStore {
     /// Opens the store in a database with the corrections of `local`. It may wait for the network. Fails if the database
     /// has another key or none.
     pub(super) fn connect(address: &Arc<StoreAddress>, key: Option<&StoreKey>) -> Result<Self, StoreError> {
-        key_check::check_database(address, key)?;
-        Ok(Self::new(Box::new(SharedRoutes::open(address)?), key.cloned()))
+        database_key::check_database(address, key)?;
+        Ok(Self::new(Box::new(SharedRoutes::open(address, key)?), key.cloned()))
     }
 
     fn new(rows: Box<dyn RouteRows>, key: Option<StoreKey>) -> Self {

@@ -23,6 +23,7 @@ mod audit;
 mod audit_access;
 mod backend;
 mod file_backend;
+mod folder_use;
 mod id;
 mod job;
 mod leases;

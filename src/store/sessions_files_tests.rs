@@ -107,7 +107,7 @@ async fn a_store_of_a_newer_skein_is_left_alone() {
     store.raw().pragma_update(None, "user_version", 99).unwrap();
     let folder = store.folder;
     drop(store.sessions);
-    assert!(matches!(refused("newer", folder.path()), StoreError::Newer { found: 99, known: 9, .. }));
+    assert!(matches!(refused("newer", folder.path()), StoreError::Newer { found: 99, known: 10, .. }));
 }
 
 /// A database of version 2 opens with its sessions, and the help text of the offline model is no longer found.
@@ -188,4 +188,15 @@ fn a_folder_that_cannot_be_made_is_named() {
     std::fs::write(folder.path().join("data"), "a file").unwrap();
     let told = SessionStore::open(&folder.path().join("data")).unwrap_err().to_string();
     assert!(told.contains("cannot be used") && told.contains("sessions.db"), "{told}");
+}
+
+#[tokio::test]
+async fn a_folder_is_in_use_until_its_last_session_goes() {
+    let store = store();
+    let first = session_with(&store.sessions, "/own", &["hello"]).await;
+    let fork = store.sessions.copy(&first).await.unwrap().unwrap();
+    for (id, in_use) in [(&first, true), (&fork, false)] {
+        store.sessions.delete(id).await.unwrap();
+        assert_eq!(store.sessions.has_folder(Path::new("/own")).await.unwrap(), in_use);
+    }
 }

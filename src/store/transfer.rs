@@ -51,7 +51,8 @@ pub fn export_store(place: &StorePlace, output: &mut dyn Write) -> Result<StoreT
 }
 
 /// Writes everything in an exported file to an empty store. `name` names the file in errors. `open` opens it; it is read
-/// twice, and the first time only checked. Fails without a change if the file is damaged or the store is not empty.
+/// twice, and the first time only checked. Fails without a change of rows if the file is damaged or the store is not
+/// empty.
 pub fn import_store<R: BufRead>(
     name: &str,
     open: impl Fn() -> std::io::Result<R>,
@@ -62,7 +63,8 @@ pub fn import_store<R: BufRead>(
     write_to(place, &mut ExportReader::new(name, open().map_err(unreadable)?))
 }
 
-/// Copies everything in a store to an empty one. Fails without a change of the target.
+/// Copies everything in a store to an empty one. Fails without a change of the target's rows. The tables of both are
+/// migrated first.
 pub fn migrate_store(source: &StorePlace, target: &StorePlace) -> Result<StoreTotals, StoreError> {
     write_to(target, &mut *source_of(source))
 }

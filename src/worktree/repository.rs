@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::WorktreeError;
 use super::git::{GitCommand, GitError, GitRunner};
+use super::programs::settings_without_programs;
 use crate::sandbox::HiddenPaths;
 
 /// Maximum number of files that differ from the last commit.
@@ -19,6 +20,8 @@ const MAX_FILES: usize = 20_000;
 const MAX_BYTES: u64 = 512 << 20;
 /// Git prints the names of objects and paths, each with a NUL after it.
 const NUL: u8 = 0;
+/// The mode of a submodule in an index.
+const SUBMODULE: &[u8] = b"160000 ";
 
 /// A repository and the folder with its files.
 #[derive(Debug, Clone)]
@@ -26,15 +29,28 @@ pub struct Repository {
     top: PathBuf,
     git: PathBuf,
     common: PathBuf,
-    /// Turn off filters and merge drivers that a config names.
-    settings: Vec<(OsString, OsString)>,
+    /// The git folder must contain nothing that leads out of it.
+    must_be_plain: bool,
+}
+
+/// The files of a folder as git records them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RecordedTree {
+    pub(super) tree: String,
+    /// Files of a task that are not in the tree: those that a filter converts, and repositories.
+    pub(super) left_out: Vec<String>,
 }
 
 /// What a merge of a task into the user's files would do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MergeOutcome {
     /// Trees of the files before and after the merge.
-    Clean { before: String, after: String },
+    Clean {
+        before: String,
+        after: String,
+        /// The files that the merge changes.
+        files: Vec<PathBuf>,
+    },
     /// The files that both sides have changed.
     Conflict(Vec<String>),
 }
@@ -73,9 +89,7 @@ impl Repository {
         let (Ok(top), Ok(git), Ok(common)) = (resolve(top), resolve(git), resolve(common)) else {
             return Err(none("a part of it does not exist"));
         };
-        let mut repository = Self { top, git, common, settings: Vec::new() };
-        repository.settings = repository.settings_without_programs(runner).await?;
-        Ok(repository)
+        Ok(Self { top, git, common, must_be_plain: false })
     }
 
     /// Returns the folder with the user's files.
@@ -83,32 +97,54 @@ impl Repository {
         &self.top
     }
 
-    /// Returns settings that turn off every filter and merge driver of the configs. A file that needs a driver then has
-    /// a conflict.
-    async fn settings_without_programs(&self, runner: &GitRunner) -> Result<Vec<(OsString, OsString)>, GitError> {
-        let list = ["config", "--null", "--name-only", "--get-regexp", r"^(filter|merge)\..*\."];
-        let output = runner.run(self.command(list)).await?;
-        // 1: no such key.
-        if !matches!(output.code, Some(0 | 1)) {
-            return Err(output.failure("config"));
+    /// Returns the git folder. That of a linked worktree is a part of [`Repository::common`].
+    pub fn git(&self) -> &Path {
+        &self.git
+    }
+
+    /// Returns the folder of the objects, the branches and the config.
+    pub fn common(&self) -> &Path {
+        &self.common
+    }
+
+    /// Requires, now and before each command, that nothing in the git folder leads out of it. Fails if a part does.
+    pub fn require_plain(&mut self) -> Result<(), WorktreeError> {
+        self.must_be_plain = true;
+        self.check_plain()
+    }
+
+    pub(super) fn must_be_plain(&self) -> bool {
+        self.must_be_plain
+    }
+
+    fn check_plain(&self) -> Result<(), WorktreeError> {
+        let leads_out = |path: PathBuf| {
+            let reason = "it leads out of the git folder, which a token with folders does not allow";
+            Err(WorktreeError::folder(&path, io::Error::other(reason)))
+        };
+        let alternates = self.common.join("objects/info/alternates");
+        if alternates.symlink_metadata().is_ok() {
+            return leads_out(alternates);
         }
-        let mut sections: BTreeSet<&[u8]> = BTreeSet::new();
-        for name in output.stdout.split(|byte| *byte == NUL) {
-            sections.extend(name.iter().rposition(|byte| *byte == b'.').map(|end| &name[..end]));
-        }
-        let mut settings = Vec::new();
-        for section in sections {
-            let keys: &[(&str, &str)] = if section.starts_with(b"filter.") {
-                &[("clean", ""), ("smudge", ""), ("process", ""), ("required", "false")]
-            } else {
-                &[("driver", "false")]
-            };
-            for (key, value) in keys {
-                let name = [section, b".", key.as_bytes()].concat();
-                settings.push((OsString::from_vec(name), OsString::from(value)));
+        let folders = ["", "objects", "refs", "refs/heads", "refs/heads/skein", "worktrees"];
+        for folder in folders.map(|name| self.common.join(name)).into_iter().chain([self.git.clone()]) {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            let link = entries.map(|entry| entry.path()).find(|path| path.is_symlink());
+            if let Some(link) = link {
+                return leads_out(link);
             }
         }
-        Ok(settings)
+        Ok(())
+    }
+
+    /// Fails if the repository is not in the same folders any more.
+    fn check_place(&self) -> Result<(), WorktreeError> {
+        for folder in [&self.git, &self.common] {
+            if folder.canonicalize().ok().as_ref() != Some(folder) {
+                return Err(WorktreeError::folder(folder, io::Error::other("it leads to another folder now")));
+            }
+        }
+        if self.must_be_plain { self.check_plain() } else { Ok(()) }
     }
 
     /// Returns the commit of a branch. `None` if there is no such branch.
@@ -147,24 +183,32 @@ impl Repository {
     /// Returns the tree of the user's files. `index` then describes them.
     async fn user_tree(&self, runner: &GitRunner, index: &Path, hidden: &HiddenPaths) -> Result<String, WorktreeError> {
         copy_index(&self.git.join("index"), index).await.map_err(|error| WorktreeError::folder(index, error))?;
-        self.record_tree(runner, &self.top, index, Some(hidden)).await
+        Ok(self.record_tree(runner, &self.top, index, Some(hidden)).await?.tree)
     }
 
-    /// Adds the files in `folder` to `index`, and returns their tree. Leaves out ignored files and `hidden` ones.
+    /// Adds the files in `folder` to `index`, and returns their tree. Leaves out ignored files, files with a filter and
+    /// `hidden` ones. Without `hidden` these are the files of a task.
     pub(super) async fn record_tree(
         &self,
         runner: &GitRunner,
         folder: &Path,
         index: &Path,
         hidden: Option<&HiddenPaths>,
-    ) -> Result<String, WorktreeError> {
-        let list = ["ls-files", "-z", "--modified", "--deleted", "--others", "--exclude-standard"];
-        let listed = runner.output(self.command(list).with_files(folder, index)).await?;
-        // A name with a slash at its end is a repository inside this one.
-        let names = listed.split(|byte| *byte == NUL).filter(|name| !name.is_empty() && !name.ends_with(b"/"));
-        let (mut changed, mut bytes) = (BTreeSet::new(), 0);
-        for name in names {
+    ) -> Result<RecordedTree, WorktreeError> {
+        let place = (folder, index);
+        let changes = ["--modified", "--deleted", "--others", "--exclude-standard"];
+        let listed = self.list_files(runner, place, &changes).await?;
+        let filtered = self.find_filtered(runner, place, &listed).await?;
+        let (mut changed, mut left_out, mut bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
+        for name in &listed {
             let path = folder.join(OsStr::from_bytes(name));
+            // A name with a slash at its end is a repository inside this one.
+            let has_git = || !path.is_symlink() && path.join(".git").symlink_metadata().is_ok();
+            let is_repository = name.ends_with(b"/") || (hidden.is_none() && has_git());
+            if is_repository || filtered.contains(name) {
+                left_out.insert(name.clone());
+                continue;
+            }
             if hidden.is_some_and(|hidden| hidden.covering(&path).is_some()) || !changed.insert(name) {
                 continue;
             }
@@ -173,12 +217,64 @@ impl Repository {
                 return Err(WorktreeError::TooMuch { folder: folder.to_owned() });
             }
         }
+        if hidden.is_none() {
+            left_out.extend(self.list_submodules(runner, place).await?);
+        }
         let input: Vec<u8> = changed.into_iter().flat_map(|name| name.iter().copied().chain([NUL])).collect();
         if !input.is_empty() {
-            let add = self.command(["update-index", "-z", "--add", "--remove", "--replace", "--stdin"]);
+            let add = ["update-index", "-z", "--add", "--remove", "--replace", "--stdin"];
+            let add = self.safe_command(runner, &add).await?;
             runner.output(add.with_files(folder, index).with_input(input)).await?;
         }
-        Ok(runner.id(self.command(["write-tree"]).with_files(folder, index)).await?)
+        let tree = runner.id(self.safe_command(runner, &["write-tree"]).await?.with_files(folder, index)).await?;
+        let left_out = left_out.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        Ok(RecordedTree { tree, left_out })
+    }
+
+    /// Returns the names that `git ls-files` prints for these options.
+    async fn list_files(
+        &self,
+        runner: &GitRunner,
+        (folder, index): (&Path, &Path),
+        options: &[&str],
+    ) -> Result<Vec<Vec<u8>>, WorktreeError> {
+        let list = self.safe_command(runner, &[&["ls-files", "-z"][..], options].concat()).await?;
+        let output = runner.output(list.with_files(folder, index)).await?;
+        Ok(output.split(|byte| *byte == NUL).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+    }
+
+    /// Returns the submodules that are not empty. A list of changes does not have them.
+    async fn list_submodules(&self, runner: &GitRunner, place: (&Path, &Path)) -> Result<Vec<Vec<u8>>, WorktreeError> {
+        let mut submodules = Vec::new();
+        // MODE<space>ID<space>STAGE<tab>PATH
+        for line in self.list_files(runner, place, &["--stage"]).await? {
+            let start = line.iter().position(|byte| *byte == b'\t').map_or(line.len(), |end| end + 1);
+            let folder = place.0.join(OsStr::from_bytes(&line[start..]));
+            let has_files = || std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+            if line.starts_with(SUBMODULE) && has_files() {
+                submodules.push(line[start..].to_vec());
+            }
+        }
+        Ok(submodules)
+    }
+
+    /// Returns those of the names that an attribute gives a filter. What a filter would store may be secret.
+    async fn find_filtered(
+        &self,
+        runner: &GitRunner,
+        (folder, index): (&Path, &Path),
+        names: &[Vec<u8>],
+    ) -> Result<BTreeSet<Vec<u8>>, GitError> {
+        if names.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let input: Vec<u8> = names.iter().flat_map(|name| name.iter().copied().chain([NUL])).collect();
+        let check = self.command(["check-attr", "-z", "--stdin", "filter"]);
+        let output = runner.output(check.with_files(folder, index).with_input(input)).await?;
+        let fields: Vec<&[u8]> = output.split(|byte| *byte == NUL).collect();
+        // PATH, `filter`, VALUE
+        let found = fields.chunks_exact(3).filter(|field| field[2] != b"unspecified" && field[2] != b"unset");
+        Ok(found.map(|field| field[0].to_vec()).collect())
     }
 
     pub(super) async fn commit(
@@ -201,16 +297,25 @@ impl Repository {
         branch: &str,
         to: &str,
         from: Option<&str>,
-    ) -> Result<(), GitError> {
+    ) -> Result<(), WorktreeError> {
         let name = format!("refs/heads/{branch}");
         // No id: the branch must not exist.
-        let change = self.command(["update-ref", "-m", "Skein: task", &name, to, from.unwrap_or_default()]);
-        runner.output(change).await.map(drop)
+        let change = ["update-ref", "-m", "Skein: task", &name, to, from.unwrap_or_default()];
+        runner.output(self.safe_command(runner, &change).await?).await?;
+        Ok(())
     }
 
     /// Deletes a branch if it is still at `commit`.
-    pub(super) async fn delete_branch(&self, runner: &GitRunner, branch: &str, commit: &str) -> Result<(), GitError> {
-        runner.output(self.command(["update-ref", "-d", &format!("refs/heads/{branch}"), commit])).await.map(drop)
+    pub(super) async fn delete_branch(
+        &self,
+        runner: &GitRunner,
+        branch: &str,
+        commit: &str,
+    ) -> Result<(), WorktreeError> {
+        let name = format!("refs/heads/{branch}");
+        let delete = ["update-ref", "-d", &name, commit];
+        runner.output(self.safe_command(runner, &delete).await?).await?;
+        Ok(())
     }
 
     /// Checks a commit out in a new folder. Returns the folder of the worktree inside the repository.
@@ -220,17 +325,22 @@ impl Repository {
         folder: &Path,
         commit: &str,
     ) -> Result<PathBuf, WorktreeError> {
-        let args = [OsStr::new("worktree"), "add".as_ref(), "--detach".as_ref(), folder.as_os_str(), commit.as_ref()];
-        runner.output(self.command(args)).await?;
+        let add = ["worktree", "add", "--no-checkout", "--detach"].map(OsStr::new);
+        let add = [&add[..], &[folder.as_os_str(), OsStr::new(commit)]].concat();
+        runner.output(self.safe_command(runner, &add).await?).await?;
         let link = folder.join(".git");
         let text = tokio::fs::read(&link).await.map_err(|error| WorktreeError::folder(&link, error))?;
         let named = text.strip_prefix(b"gitdir: ").map(|path| path.trim_ascii_end()).unwrap_or_default();
         let entry = folder.join(OsStr::from_bytes(named));
         let entry = entry.canonicalize().map_err(|error| WorktreeError::folder(&entry, error))?;
-        if entry.parent() == Some(self.worktree_entries().as_path()) {
-            return Ok(entry);
+        if entry.parent() != Some(self.worktree_entries().as_path()) {
+            return Err(WorktreeError::folder(&link, io::Error::other("it leads out of the repository")));
         }
-        Err(WorktreeError::folder(&link, io::Error::other("it leads out of the repository")))
+        // The settings of a worktree can differ from those of the repository.
+        let place = Self { top: folder.to_owned(), git: entry, ..self.clone() };
+        let check_out = place.safe_command(runner, &["reset", "--quiet", "--hard"]).await?;
+        runner.output(check_out.with_variable("GIT_WORK_TREE", folder)).await?;
+        Ok(place.git)
     }
 
     /// Returns the folder in which git keeps the worktrees.
@@ -245,8 +355,9 @@ impl Repository {
         from: &str,
         to: &str,
     ) -> Result<Vec<TaskFileChange>, GitError> {
-        let output =
-            runner.output(self.command(["diff-tree", "-r", "-z", "--no-renames", "--numstat", from, to])).await?;
+        let compare =
+            ["diff-tree", "-r", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--numstat", from, to];
+        let output = runner.output(self.command(compare)).await?;
         let lines = output.split(|byte| *byte == NUL).filter(|line| !line.is_empty());
         Ok(lines.filter_map(read_numbers).collect())
     }
@@ -263,14 +374,22 @@ impl Repository {
         let before = self.user_tree(runner, index, hidden).await?;
         let ours = self.commit(runner, &before, Some(base), "Files before a merge of Skein\n").await?;
         let merge = ["merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", &ours, task];
-        let output = runner.run(self.command(merge)).await?;
+        let output = runner.run(self.safe_command(runner, &merge).await?).await?;
         let mut fields = output.stdout.split(|byte| *byte == NUL).map(String::from_utf8_lossy);
         let after = fields.next().unwrap_or_default().into_owned();
         match output.code {
             Some(0) => {
-                let blocked = self.find_obstacles(runner, &before, &after).await?;
-                let outcome = MergeOutcome::Clean { before, after };
-                Ok(if blocked.is_empty() { outcome } else { MergeOutcome::Conflict(blocked) })
+                let mut blocked = self.find_obstacles(runner, &before, &after).await?;
+                // Not the names that the task has changed: a merge also follows what the user has renamed.
+                let names = self.list_names(runner, "ACDMRT", &before, &after).await?;
+                let names: Vec<Vec<u8>> = names.into_iter().collect();
+                let filtered = self.find_filtered(runner, (&self.top, index), &names).await?;
+                blocked.extend(filtered.iter().map(|name| String::from_utf8_lossy(name).into_owned()));
+                if !blocked.is_empty() {
+                    return Ok(MergeOutcome::Conflict(blocked));
+                }
+                let files = names.into_iter().map(|name| PathBuf::from(OsString::from_vec(name))).collect();
+                Ok(MergeOutcome::Clean { before, after, files })
             }
             Some(1) => {
                 let names: BTreeSet<String> =
@@ -284,10 +403,8 @@ impl Repository {
     /// Returns new files of a merge at whose place the user has a file that the snapshot leaves out, such as an ignored
     /// one. Git would overwrite it.
     async fn find_obstacles(&self, runner: &GitRunner, before: &str, after: &str) -> Result<Vec<String>, GitError> {
-        let list = ["diff-tree", "-r", "-z", "--no-renames", "--name-only", "--diff-filter=A", before, after];
-        let output = runner.output(self.command(list)).await?;
-        let names = output.split(|byte| *byte == NUL).filter(|name| !name.is_empty());
-        let replaced: BTreeSet<Vec<u8>> = self.list_removals(runner, before, after).await?;
+        let names = self.list_names(runner, "A", before, after).await?;
+        let replaced = self.list_names(runner, "D", before, after).await?;
         let is_taken = |path: &Path| {
             let is_left_out = |path: &Path| !replaced.contains(path.as_os_str().as_bytes());
             let exists = |path: &Path| self.top.join(path).symlink_metadata();
@@ -295,18 +412,20 @@ impl Repository {
             let mut files_above = folders.filter(|above| exists(above).is_ok_and(|data| !data.is_dir()));
             (exists(path).is_ok() && is_left_out(path)) || files_above.any(is_left_out)
         };
-        let taken = names.map(|name| Path::new(OsStr::from_bytes(name))).filter(|path| is_taken(path));
+        let taken = names.iter().map(|name| Path::new(OsStr::from_bytes(name))).filter(|path| is_taken(path));
         Ok(taken.map(|path| path.display().to_string()).collect())
     }
 
-    /// Returns the files that a merge removes.
-    async fn list_removals(
+    /// Returns the files that a merge changes in one of these ways, such as `A` for those that it adds.
+    async fn list_names(
         &self,
         runner: &GitRunner,
+        ways: &str,
         before: &str,
         after: &str,
     ) -> Result<BTreeSet<Vec<u8>>, GitError> {
-        let list = ["diff-tree", "-r", "-z", "--no-renames", "--name-only", "--diff-filter=D", before, after];
+        let filter = format!("--diff-filter={ways}");
+        let list = ["diff-tree", "-r", "-z", "--no-renames", "--name-only", &filter, before, after];
         let output = runner.output(self.command(list)).await?;
         Ok(output.split(|byte| *byte == NUL).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
     }
@@ -318,13 +437,25 @@ impl Repository {
         index: &Path,
         before: &str,
         after: &str,
-    ) -> Result<(), GitError> {
-        let update = self.command(["read-tree", "-m", "-u", before, after]);
-        runner.output(update.with_files(&self.top, index)).await.map(drop)
+    ) -> Result<(), WorktreeError> {
+        let update = self.safe_command(runner, &["read-tree", "-m", "-u", before, after]).await?;
+        runner.output(update.with_files(&self.top, index)).await?;
+        Ok(())
     }
 
+    /// Returns a command that runs no program that a config names: they are listed again each time, because a config can
+    /// change during a task. Fails if the repository is not safe to use.
+    async fn safe_command(&self, runner: &GitRunner, args: &[impl AsRef<OsStr>]) -> Result<GitCommand, WorktreeError> {
+        self.check_place()?;
+        let configs = [self.common.join("config"), self.git.join("config.worktree")];
+        let settings = settings_without_programs(runner, |list| self.command(list), configs).await?;
+        Ok(self.command(args).with_settings(&settings))
+    }
+
+    /// Returns a command that is for reading only. Others need [`Repository::safe_command`].
     fn command(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> GitCommand {
-        GitCommand::new(&self.top, args).with_variable("GIT_DIR", &self.git).with_settings(&self.settings)
+        let command = GitCommand::new(&self.top, args).with_variable("GIT_DIR", &self.git);
+        command.with_variable("GIT_COMMON_DIR", &self.common)
     }
 }
 

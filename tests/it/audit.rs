@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::support::acp::{Acp, selected};
+use crate::support::model::{Answer, ScriptedModel, has_result};
 use crate::support::{Run, Sandbox};
 
 /// Runs one command of the shell in `coding/backend`.
@@ -136,6 +137,24 @@ fn the_log_has_no_text_and_its_lines_form_a_chain() {
     assert!(verified.stdout.contains("0 problems"), "{}", verified.whole());
 }
 
+#[test]
+fn an_id_of_a_call_that_could_be_text_is_a_hash() {
+    let sandbox = Sandbox::new();
+    for id in ["call_7", "the marmalade of the user"] {
+        let model = ScriptedModel::new(move |request| match has_result(request) {
+            true => Answer::Says(vec!["done".to_owned()]),
+            false => Answer::Calls { id, tool: "developer__shell", arguments: json!({"command": "true"}) },
+        });
+        let args = ["run", "-a", "coding", "-m", "backend", "--approval", "auto", "work"];
+        let output = model.offered_to(sandbox.command(&args)).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let mut calls: Vec<_> = of_shell(&sandbox).iter().map(|entry| entry["call"].to_string()).collect();
+    calls.sort();
+    assert!(calls.len() == 2 && calls[0].starts_with("\"call-") && calls[1] == "\"call_7\"", "{calls:?}");
+    assert!(!lines(&sandbox).concat().contains("marmalade"));
+}
+
 /// What verification says after the store was changed behind Skein's back, and the number of entries before.
 fn verify_after(tampering: &str) -> (Run, usize) {
     let sandbox = Sandbox::new();
@@ -159,6 +178,7 @@ fn verify_finds_a_changed_removed_or_cut_entry() {
         ("UPDATE audit_entry SET decision = 'refuse' WHERE seq = 1", "entry 2 does not follow the entry before it"),
         ("DELETE FROM audit_entry WHERE seq = 2", "entry 2 is missing before entry 3"),
         ("DELETE FROM audit_entry WHERE seq > 1", "the end is cut off: 1 of N entries are left"),
+        ("DELETE FROM audit_entry; DELETE FROM audit_head", "chains were removed as a whole: 0 of "),
     ] {
         let (run, count) = verify_after(tampering);
         let problem = problem.replace('N', &count.to_string());

@@ -255,7 +255,7 @@ fn a_turn_that_runs_elsewhere_keeps_a_restore_out() {
     let mut client = Acp::launch(&sandbox, command);
     client.introduce(&json!({}));
     let session = client.session();
-    client.prompt(&session, "change it");
+    client.prompt(&session, "edit it");
     let mark = client.mark();
     let running = client.begin(&session, "hang");
     client.wait(mark, "the answer begins", |message| message.to_string().contains("I begin"));

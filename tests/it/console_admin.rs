@@ -188,11 +188,28 @@ fn a_service_shows_status_log_and_users() {
     let page = chief.get("/console/services/web");
     assert_eq!(page.status, 200, "{page:?}");
     assert!(page.body.contains("2026-11-16T09:00:00Z &lt;b&gt;hello&lt;/b&gt;"), "{}", page.body);
+    assert!(page.body.contains(FILE), "the file: {}", page.body);
     assert!(page.body.contains("It was not started yet.") && page.body.contains("/console/modes/goose/assistant"));
     let ana = Browser::log_in(&server, &token(&sandbox, "ana", &[]));
     let page = ana.get("/console/services/web").body;
     assert!(!page.contains("hello") && page.contains("/console/modes/goose/assistant"), "logs are for administrators");
+    assert!(!page.contains(FILE), "so are the folders of the server: {page}");
+    assert!(page.contains("<dt>Layer</dt>"), "{page}");
     assert_eq!(chief.get("/console/services/none").status, 404);
+}
+
+#[test]
+fn the_path_of_a_prompt_is_for_administrators() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let size_line = |token: &str| {
+        let page = Browser::log_in(&server, token).get("/console/modes/goose/assistant").body;
+        let (before, _) = page.split_once(" bytes</p>").expect("the size of the prompt");
+        before.rsplit("<p class=\"meta\">").next().unwrap_or_default().to_owned()
+    };
+    let (chief, ana) = (size_line(&administrator(&sandbox)), size_line(&token(&sandbox, "ana", &[])));
+    assert_eq!(chief.split_once(" · ").map(|(_, size)| size), Some(ana.as_str()));
+    assert!(ana.parse::<u64>().is_ok(), "{ana}");
 }
 
 /// The one file with this name in the sandbox.
@@ -230,6 +247,17 @@ fn routes_are_evaluated_with_a_confusion_matrix() {
         let page = run(cases);
         assert!(page.status == 422 && page.body.contains(problem), "{cases}: {page:?}");
     }
+}
+
+#[test]
+fn a_large_form_of_cases_is_refused() {
+    let sandbox = Sandbox::new();
+    let server = start(&sandbox, &echo());
+    let ana = Browser::log_in(&server, &token(&sandbox, "ana", &[]));
+    let case = format!("-\t{}", "x".repeat(1 << 20));
+    let answer = ana.post("/console/routing/evaluation", &[("cases", case.as_str())]);
+    assert_eq!(answer.status, 413, "{answer:?}");
+    assert!(answer.body.contains("larger than 1 MiB"), "{answer:?}");
 }
 
 #[test]

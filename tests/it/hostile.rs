@@ -364,7 +364,9 @@ async fn the_dialect_of_anthropic() {
     let mut history = History::default();
     let end = exchange.turn(&mut history, vec![Content::text("find it")], &CancellationToken::new()).await;
     assert_eq!(end.ending, StopReason::EndTurn);
-    assert_eq!(end.usage, Usage { input: 200, output: 14, cached: 120 });
+    // Two answers report 14 tokens. The tokens of the one that was cut, and of its request, are estimates.
+    assert_eq!((end.usage.output, end.usage.cached), (14 + 2, 120));
+    assert!(end.usage.input > 200, "{:?}", end.usage);
     assert_eq!(history.messages()[1].parts[0], MessagePart::Thought("where?".into()));
     let answers = results(&history.messages()[2]);
     assert!(answers[0].0.contains("the needle") && answers[1].1, "{answers:?}");
@@ -409,7 +411,9 @@ async fn the_dialect_of_google() {
     let mut history = History::default();
     let end = exchange.turn(&mut history, vec![Content::text("find it")], &CancellationToken::new()).await;
     assert_eq!(end.ending, StopReason::EndTurn);
-    assert_eq!(end.usage, Usage { input: 300, output: 21, cached: 180 });
+    // Three answers report 21 tokens. The tokens of the one that was cut, and of its request, are estimates.
+    assert_eq!((end.usage.output, end.usage.cached), (21 + 2, 180));
+    assert!(end.usage.input > 300, "{:?}", end.usage);
     let answers: Vec<_> = [2, 4].into_iter().flat_map(|at| results(&history.messages()[at])).collect();
     assert!(answers.len() == 3 && answers.iter().all(|(text, _)| text.contains("the needle")), "{answers:?}");
     let uses = history.messages().iter().flat_map(|message| &message.parts).filter_map(|part| match part {

@@ -48,7 +48,8 @@ fn sandbox_with_keys() -> Sandbox {
     let away = service("away", json!({"http": {"url": url, "headers": headers}}));
     let names = ["good", "bad", "away"];
     for (name, manifest) in names.iter().zip([good, bad, away]) {
-        sandbox.write(&format!("project/wiring/{name}.yaml"), &manifest.to_string());
+        // One field on each line, because warnings quote lines.
+        sandbox.write(&format!("project/wiring/{name}.yaml"), &format!("{manifest:#}\n"));
     }
     let mut agent =
         agent(&names.map(|name| with(mode(name, json!([name]), json!([name])), json!({"prompt": "prompt.md"}))));
@@ -70,7 +71,8 @@ fn model() -> ScriptedModel {
     })
 }
 
-/// The files below a folder that contain the text, except those whose name starts with `except`.
+/// The files below a folder that contain the text, except those whose name starts with `except`. Checkpoints are copies of
+/// the project's files.
 fn files_with(folder: &Path, text: &str, except: &str) -> Vec<String> {
     if !folder.exists() {
         return Vec::new();
@@ -79,7 +81,8 @@ fn files_with(folder: &Path, text: &str, except: &str) -> Vec<String> {
         let bytes = std::fs::read(file).unwrap_or_default();
         memchr::memmem::find(&bytes, text.as_bytes()).is_some()
     };
-    let files = files_below(folder).into_iter().filter(|file| has(file));
+    let is_copy = |file: &Path| file.starts_with(folder.join("checkpoints"));
+    let files = files_below(folder).into_iter().filter(|file| !is_copy(file) && has(file));
     let names = files.map(|file| file.file_name().expect("a name").to_string_lossy().into_owned());
     names.filter(|name| except.is_empty() || !name.starts_with(except)).collect()
 }

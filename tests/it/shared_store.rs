@@ -8,9 +8,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use skein::principal::{Principal, SessionFiles, SessionGrant, TokenLimits};
 use skein::store::{
-    AuditFilter, AuditProblem, FolderFilter, ListFilter, MemoryFilter, MemoryOwner, NewAuditEntry, NewEvent, NewMemory,
-    NewSession, NewToken, RecallQuery, SearchHit, SessionChange, SessionStore, StateEntry, StoreAddress, StoreError,
-    StorePlace, TermWeights, TokenStore, UsageKey, UsageRow, UsageTotals,
+    AuditFilter, AuditFinding, AuditProblem, FolderFilter, ListFilter, MemoryFilter, MemoryOwner, NewAuditEntry,
+    NewEvent, NewMemory, NewSession, NewToken, RecallQuery, SearchHit, SessionChange, SessionStore, StateEntry,
+    StoreAddress, StoreError, StorePlace, TermWeights, TokenStore, UsageKey, UsageRow, UsageTotals,
 };
 
 use crate::support::postgres::{PASSWORD, Postgres};
@@ -186,6 +186,29 @@ async fn both_stores_recall_only_what_is_not_undone() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_order_of_hits_ignores_words_of_other_principals() {
+    if !full_tests() {
+        return;
+    }
+    let both = BothStores::open();
+    let store = &both.database;
+    let limits = TokenLimits { roots: vec!["/srv/ann".into()], ..TokenLimits::default() };
+    let ann = store.for_grant(&grant("ann", limits));
+    session_with(&ann, "/srv/ann", &["zebra zebra walrus", "zebra walrus walrus"]).await;
+    let order = async || {
+        let hits = ann.search("zebra walrus", FolderFilter::Anywhere, 10).await.unwrap();
+        hits.iter().map(|hit| hit.seq).collect::<Vec<_>>()
+    };
+    let alone = order().await;
+    assert_eq!(alone, [2, 1], "both words are as frequent, so the newer text is first");
+    for frequent in ["walrus", "zebra"] {
+        let bob = store.for_grant(&grant(&format!("bob-{frequent}"), TokenLimits::default()));
+        session_with(&bob, "/srv/bob", &[frequent; 50]).await;
+        assert_eq!(order().await, alone, "after {frequent} of another principal");
+    }
+}
+
 /// A text of a fixed corpus: words of a small vocabulary, some rare, in texts of different lengths.
 fn corpus_text(number: u64) -> String {
     let vocabulary = ["river", "stone", "café", "running", "compiler", "ticket", "window", "garden", "music", "letter"];
@@ -283,11 +306,17 @@ async fn both_stores_keep_the_audit_log() {
         assert_eq!(names.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>(), ["ann", "local"], "{kind}");
         assert_eq!(ann.audit_names().await.unwrap().len(), 1, "{kind}");
         assert_eq!(ann.audit_sessions("").await.unwrap(), ["client-1"], "{kind}");
-        assert_eq!(store.audit_sessions(&id[..15]).await.unwrap(), [id.clone()], "{kind}");
+        assert_eq!(store.audit_sessions(&id[..15]).await.unwrap(), std::slice::from_ref(&id), "{kind}");
         assert!(store.delete(&id).await.unwrap(), "{kind}");
         let report = store.verify_audit().await.unwrap();
         assert_eq!((report.chains, report.entries, report.findings), (2, 3, Vec::new()), "{kind}");
     }
+    let remove =
+        "DELETE FROM audit_entry WHERE session = 'client-1'; DELETE FROM audit_head WHERE session = 'client-1'";
+    both.postgres.sql("suite", remove);
+    let found: Vec<_> = both.database.verify_audit().await.unwrap().findings;
+    let problem = AuditProblem::RemovedChains { expected: 2, found: 1 };
+    assert_eq!(found, [AuditFinding { session: None, problem }]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -306,6 +306,24 @@ async fn an_interrupted_import_leaves_no_row_in_a_database() {
     assert_eq!(run.code, 0, "a second attempt works: {}", run.stderr);
 }
 
+#[test]
+fn an_interrupted_export_leaves_no_file() {
+    let sandbox = Sandbox::new();
+    // A database that never answers.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://ann@{}/skein?sslmode=disable", listener.local_addr().unwrap());
+    let folder = sandbox.path("exports");
+    fs::create_dir(&folder).unwrap();
+    let mut command = sandbox.command(&["store", "export", &folder.join("all.jsonl").display().to_string()]);
+    let mut child = command.env("SKEIN_STORE", &url).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let files = || fs::read_dir(&folder).unwrap().count();
+    eventually("the export has begun", || files() == 1);
+    let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(files(), 0);
+}
+
 fn with_key(sandbox: &Sandbox, key: &str, args: &[&str]) -> (Option<i32>, String) {
     let mut command = sandbox.command(args);
     command.env("SKEIN_STORE_KEY", key);
@@ -349,6 +367,12 @@ async fn encrypted_files_have_no_text_and_open_only_with_their_key() {
         assert_eq!(ended, Some(code), "{key}: {said}");
         assert_eq!(said.contains("A walrus"), code == 0, "{key}: {said}");
     }
+    // Without the key, there would be no audit log of its calls.
+    let serve = ["mcp", "--service", "developer"];
+    let (ended, said) = with_key(&sandbox, OTHER_KEY, &serve);
+    assert_eq!(ended, Some(2), "{said}");
+    let run = sandbox.skein(&serve);
+    assert_eq!(run.code, 2, "{}", run.stderr);
     let (ended, said) = with_key(&sandbox, KEY, &["sessions", "search", "--all", SECRET]);
     assert_eq!(ended, Some(2), "{said}");
     assert!(said.contains("cannot be searched"), "{said}");

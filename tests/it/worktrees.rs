@@ -1,7 +1,7 @@
 //! Delegated tasks in git worktrees of their own, over real ACP, with real git and a scripted model.
 
 use std::cell::RefCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Barrier};
 
@@ -27,11 +27,15 @@ fn machine() -> Sandbox {
     sandbox
 }
 
-#[expect(clippy::disallowed_methods, reason = "git prepares and reads the repository of a test")]
 fn git(sandbox: &Sandbox, args: &[&str]) -> String {
+    git_in(&sandbox.path("project"), args)
+}
+
+#[expect(clippy::disallowed_methods, reason = "git prepares and reads the repository of a test")]
+fn git_in(folder: &Path, args: &[&str]) -> String {
     let mut command = std::process::Command::new("git");
     command.args(["-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]).args(args);
-    command.current_dir(sandbox.path("project")).env("HOME", sandbox.path("home")).env("GIT_CONFIG_NOSYSTEM", "1");
+    command.current_dir(folder).env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
     let output = command.output().unwrap();
     assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
@@ -89,7 +93,17 @@ fn says(text: &str) -> Answer {
 /// A client that answers each request to merge with this option, and allows everything else. Also returns the requests to
 /// merge.
 fn client(sandbox: &Sandbox, model: &ScriptedModel, merge: &'static str) -> (Acp, Rc<RefCell<Vec<Value>>>) {
-    let mut client = Acp::launch(sandbox, model.offered_to(sandbox.command(&["acp", "-a", "orchestrator"])));
+    client_with(sandbox, model, merge, &[])
+}
+
+fn client_with(
+    sandbox: &Sandbox,
+    model: &ScriptedModel,
+    merge: &'static str,
+    flags: &[&str],
+) -> (Acp, Rc<RefCell<Vec<Value>>>) {
+    let command = sandbox.command(&[&["acp", "-a", "orchestrator"][..], flags].concat());
+    let mut client = Acp::launch(sandbox, model.offered_to(command));
     client.introduce(&json!({}));
     let merges: Rc<RefCell<Vec<Value>>> = Rc::default();
     let seen = Rc::clone(&merges);
@@ -101,6 +115,19 @@ fn client(sandbox: &Sandbox, model: &ScriptedModel, merge: &'static str) -> (Acp
         Some(selected(if is_merge { merge } else { "allow_once" }))
     });
     (client, merges)
+}
+
+fn shell(command: &str) -> Answer {
+    Answer::Calls { id: "s1", tool: "developer__shell", arguments: json!({"command": command}) }
+}
+
+/// The folder of the only task.
+fn worktree(worktrees: &Path) -> PathBuf {
+    let inside = |folder: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    let mut found = inside(worktrees).into_iter().flat_map(|folder| inside(&folder.join("work")));
+    found.find(|tree| tree.join(".git").exists()).expect("a worktree")
 }
 
 /// Runs the tasks to their end.
@@ -334,13 +361,161 @@ fn programs_that_a_repository_names_do_not_run() {
     drop(std::fs::remove_file(&mark));
     sandbox.write("project/shared.txt", "1\n2\n3\n4\nmine\n");
     let model = model(&[("d1", "change it")], |request| match has_result(request) {
-        false => write("new.txt", "new\n"),
+        false => write("new.md", "new\n"),
         true => says("Changed."),
     });
     let (mut client, _) = client(&sandbox, &model, "allow_once");
     run(&mut client);
-    assert_eq!(read(sandbox.path("project/new.txt")), "new\n", "{}", told(&model));
+    assert_eq!(read(sandbox.path("project/new.md")), "new\n", "{}", told(&model));
     assert!(!mark.exists(), "a program of the repository has run");
+}
+
+#[test]
+fn programs_that_a_config_gets_during_a_task_do_not_run() {
+    let sandbox = machine();
+    let (mark, config) = (sandbox.path("ran"), sandbox.path("project/.git/config"));
+    let program = format!("touch {}; cat", mark.display());
+    let model = model(&[("d1", "change it")], move |request| match has_result(request) {
+        false => {
+            let added = format!("[filter \"late\"]\n\tclean = \"{program}\"\n\tsmudge = \"{program}\"\n");
+            std::fs::write(&config, read(&config) + &added).unwrap();
+            shell("echo '*.md filter=late' > .gitattributes; echo new > new.md; echo plain > plain.txt")
+        }
+        true => says("Changed."),
+    });
+    let (mut client, _) = client(&sandbox, &model, "allow_once");
+    run(&mut client);
+    assert!(!mark.exists(), "a program of the repository has run");
+    assert_eq!(read(sandbox.path("project/plain.txt")), "plain\n", "{}", told(&model));
+    // A file with a filter stays in the worktree.
+    assert!(!sandbox.path("project/new.md").exists());
+    let told = told(&model);
+    assert!(told.contains("`new.md`") && told.contains("git worktree remove --force"), "{told}");
+    assert_eq!(read(worktree(&sandbox.path("data/worktrees")).join("new.md")), "new\n");
+}
+
+/// Git runs hooks of a config since 2.54. An included file can change at any time, and can be for worktrees only.
+#[test]
+fn a_config_with_hooks_or_includes_is_refused() {
+    for key in ["hook.x.command", "include.path", "includeif.gitdir:**/worktrees/**.path"] {
+        let sandbox = machine();
+        git(&sandbox, &["config", key, "anything"]);
+        let model = model(&[("d1", "change it")], |_| says("It was begun."));
+        let (mut client, _) = client(&sandbox, &model, "allow_once");
+        run(&mut client);
+        let told = told(&model);
+        assert!(told.contains(&format!("the config of the git repository has `{key}`")), "{told}");
+        assert!(!told.contains("It was begun."), "{told}");
+        assert_eq!(branches(&sandbox).len(), 0);
+        assert_tidy(&sandbox);
+    }
+}
+
+/// At `auto` nobody is asked, so the folders of the session are the limit.
+#[test]
+fn a_merge_writes_nothing_outside_the_folders_of_the_session() {
+    for (command, is_merged) in [("echo new > a.txt", true), ("echo new > a.txt; echo new > ../other.txt", false)] {
+        let sandbox = machine();
+        sandbox.write("project/sub/a.txt", "old\n");
+        sandbox.write("project/other.txt", "old\n");
+        git(&sandbox, &["add", "."]);
+        git(&sandbox, &["commit", "-qm", "second"]);
+        let model = model(&[("d1", "change it")], move |request| match has_result(request) {
+            false => shell(command),
+            true => says("Changed."),
+        });
+        let (mut client, merges) = client_with(&sandbox, &model, "allow_once", &["--approval", "auto"]);
+        let cwd = sandbox.path("project/sub");
+        let session = client.ask("session/new", json!({"cwd": cwd, "mcpServers": []}))["sessionId"].clone();
+        assert_eq!(client.prompt(session.as_str().unwrap(), "@orchestrator go").0, "end_turn");
+        assert_eq!(merges.borrow().len(), 0);
+        let told = told(&model);
+        assert_eq!(read(sandbox.path("project/sub/a.txt")), if is_merged { "new\n" } else { "old\n" }, "{told}");
+        assert_eq!(read(sandbox.path("project/other.txt")), "old\n");
+        let refusal = "they are not all in the folders of the session, and Skein merges all or none: `other.txt`";
+        assert_eq!(told.contains(refusal), !is_merged, "{told}");
+        let branches = branches(&sandbox);
+        assert_eq!(git(&sandbox, &["show", &format!("{}:sub/a.txt", branches[0])]), "new\n");
+        assert_tidy(&sandbox);
+    }
+}
+
+/// A filter may encrypt what git stores, and filters do not run.
+#[test]
+fn no_snapshot_has_the_plain_text_of_a_file_with_a_filter() {
+    let sandbox = machine();
+    sandbox.write("project/.gitattributes", "*.key filter=crypt\n");
+    sandbox.write("project/a.key", "stored\n");
+    git(&sandbox, &["add", "."]);
+    git(&sandbox, &["commit", "-qm", "second"]);
+    git(&sandbox, &["config", "filter.crypt.clean", "echo stored"]);
+    sandbox.write("project/a.key", "plain text\n");
+    sandbox.write("project/new.key", "plain text\n");
+    let model = model(&[("d1", "change it")], |request| match has_result(request) {
+        false => shell("cat a.key > shared.txt; ls >> shared.txt"),
+        true => says("Changed."),
+    });
+    let (mut client, _) = client(&sandbox, &model, "allow_once");
+    run(&mut client);
+    assert_eq!(read(sandbox.path("project/shared.txt")), "stored\na.key\nshared.txt\n", "{}", told(&model));
+    assert_eq!(read(sandbox.path("project/a.key")), "plain text\n");
+    let stored = git(&sandbox, &["log", "--all", "-p", "--format="]);
+    assert!(stored.contains("stored") && !stored.contains("plain text"), "{stored}");
+    assert_tidy(&sandbox);
+}
+
+#[test]
+fn a_merge_is_in_the_audit_log_whether_it_was_asked_or_not() {
+    let unasked = [["call", "allow", "level"]];
+    let refused = [["consent", "refuse", "user"], ["call", "refuse", "user"]];
+    for (flags, expected) in [(&["--approval", "auto"][..], &unasked[..]), (&[], &refused)] {
+        let sandbox = machine();
+        let model = model(&[("d1", "change it")], |request| match has_result(request) {
+            false => write("shared.txt", "changed\n"),
+            true => says("Changed."),
+        });
+        let (mut client, _) = client_with(&sandbox, &model, "reject_once", flags);
+        run(&mut client);
+        drop(client);
+        let entries = sandbox.skein(&["audit", "list", "--json"]).json();
+        let merges = entries.as_array().unwrap().iter().filter(|entry| entry["subject"] == "task:merge");
+        let found: Vec<_> =
+            merges.map(|entry| ["kind", "decision", "source"].map(|field| entry[field].clone())).collect();
+        assert_eq!(json!(found), json!(expected), "{flags:?}");
+    }
+}
+
+/// A branch cannot have them, so the worktree stays, and the report names them. Ignored files are results of a build.
+#[test]
+fn new_repositories_of_a_task_are_not_lost() {
+    let sandbox = machine();
+    let worktrees = sandbox.path("data/worktrees");
+    let inside = worktrees.clone();
+    let model = model(&[("d1", "make a library")], move |request| match has_result(request) {
+        false => shell("echo report > report.log"),
+        true => {
+            let tree = worktree(&inside);
+            git_in(&tree, &["init", "-q", "library"]);
+            std::fs::write(tree.join("library/code.txt"), "code\n").unwrap();
+            says("Made.")
+        }
+    });
+    let (mut client, merges) = client(&sandbox, &model, "allow_once");
+    run(&mut client);
+    assert_eq!((merges.borrow().len(), branches(&sandbox).len()), (0, 0));
+    let (told, tree) = (told(&model), worktree(&worktrees));
+    assert!(told.contains("`library/`") && !told.contains("report.log"), "{told}");
+    assert!(told.contains(tree.file_name().unwrap().to_str().unwrap()), "{told}");
+    assert_eq!(read(tree.join("library/code.txt")), "code\n");
+    // The user removes the worktree, and the next start what is left of it.
+    drop(client);
+    git(&sandbox, &["worktree", "remove", "--force", tree.to_str().unwrap()]);
+    let next = ScriptedModel::new(|_| says("Hello."));
+    let (mut client, _) = self::client(&sandbox, &next, "allow_once");
+    let session = client.session();
+    client.prompt(&session, "@goose/assistant hello");
+    client.until("the worktree is removed", |_| left(&worktrees) == 0);
+    assert_tidy(&sandbox);
 }
 
 fn make_executable(path: &Path) {

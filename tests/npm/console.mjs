@@ -252,7 +252,7 @@ const stories = {
       await press("Check and compare");
     };
     await check(text.replace("transport", "transprt"));
-    const seen = { refused: await problem(page), finding: await page.locator("ol.source .finding").first().textContent() };
+    const seen = { refused: await problem(page), finding: await page.locator("ol.source .finding", { hasText: "unknown field" }).first().textContent() };
     seen.line = await page.locator("ol.source li", { has: page.locator(".finding", { hasText: "unknown field" }) }).first().getAttribute("value");
     seen.saveable = await page.getByRole("button", { name: "Save", exact: true }).count();
     seen.written = await readFile(file, "utf8").then(() => true, () => false);

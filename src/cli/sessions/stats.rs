@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
-use super::super::runtime::store_failure;
+use super::super::store_failure::store_failure;
 use crate::agents::{Event, TurnEnd};
 use crate::chart::{self, ChartData, ChartKind, ChartOptions, ChartSpec, DataTable};
 use crate::clock;

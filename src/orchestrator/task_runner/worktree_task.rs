@@ -10,11 +10,12 @@ use serde_json::{Map, Value, json};
 use super::{ChildTurnError, DelegatedTask, TaskRunner, waiting};
 use crate::manifest::{ApprovalLevel, TaskWorkspace};
 use crate::orchestrator::child::ChildAsker;
-use crate::principal::SessionFiles;
+use crate::principal::{SessionFiles, SessionGrant};
 use crate::session::{SessionError, SessionRoots};
-use crate::tool::ask::{Asker as _, ConsentSubject, PermissionRequest, PermissionResponse, TASK_MERGE};
+use crate::tool::ask::{Asker, ConsentSubject, PermissionRequest, PermissionResponse, TASK_MERGE};
 use crate::tool::delegate::TaskState;
-use crate::worktree::{MergeResult, TaskChanges, TaskWorktree};
+use crate::tool::{AuditKind, AuditRecord, AuditSource, AuditVerdict};
+use crate::worktree::{MergeResult, Repository, TaskChanges, TaskResult, TaskWorktree};
 
 /// Files that a report or a title names.
 const MAX_NAMED: usize = 10;
@@ -32,6 +33,8 @@ enum MergeRefusal {
     Cancelled,
     #[error("there are conflicts, because the user's files have changed too: {}", names(.0))]
     Conflict(Vec<String>),
+    #[error("they are not all in the folders of the session, and Skein merges all or none: {}", names(.0))]
+    Outside(Vec<String>),
     /// Another error, as text.
     #[error("{0}")]
     Other(String),
@@ -42,13 +45,22 @@ impl MergeRefusal {
         Self::Other(error.to_string())
     }
 
+    /// Fails if a merge was not, or cannot be, made.
+    fn check(merged: MergeResult) -> Result<(), Self> {
+        match merged {
+            MergeResult::Clean => Ok(()),
+            MergeResult::Conflict(files) => Err(Self::Conflict(files)),
+            MergeResult::Outside(files) => Err(Self::Outside(files)),
+        }
+    }
+
     /// Returns the state of the task. Without a user, the branch is the result. Else tasks that wait for this one must
     /// not start without its changes.
     fn state(&self) -> TaskState {
         match self {
             Self::NoUser => TaskState::Done,
             Self::Cancelled => TaskState::Cancelled,
-            Self::Refused | Self::Level(_) | Self::Conflict(_) | Self::Other(_) => TaskState::Failed,
+            Self::Refused | Self::Level(_) | Self::Conflict(_) | Self::Outside(_) | Self::Other(_) => TaskState::Failed,
         }
     }
 }
@@ -92,9 +104,10 @@ impl TaskRunner {
             return Err(ChildTurnError::ClientFiles);
         }
         let worktrees = self.orchestrator.worktrees().ok_or(ChildTurnError::NoWorktrees)?;
-        let repository = worktrees.locate(&context.cwd).await?;
-        session.sessions().grant().check_folder(repository.top()).map_err(SessionError::from)?;
-        Ok(Some(worktrees.create(repository, &context.cwd, &errand.id, &errand.task.text).await?))
+        let mut repository = worktrees.locate(&context.cwd).await?;
+        check_repository(session.sessions().grant(), &mut repository).map_err(|error| *error)?;
+        let place = (context.cwd.as_path(), context.roots.as_slice());
+        Ok(Some(worktrees.create(repository, place, &errand.id, &errand.task.text).await?))
     }
 
     /// Saves the changes of a task on its branch, merges them after consent, and removes the worktree. Returns the state
@@ -106,12 +119,8 @@ impl TaskRunner {
         state: TaskState,
         said: String,
     ) -> (TaskState, String) {
-        let changes = match worktree.capture(&said).await {
-            Ok(Some(changes)) => changes,
-            Ok(None) => {
-                worktree.remove();
-                return (state, said);
-            }
+        let TaskResult { changes, left_out } = match worktree.capture(&said).await {
+            Ok(result) => result,
             Err(error) => {
                 // The worktree stays, and the next start tries again.
                 let place = worktree.cwd();
@@ -119,26 +128,52 @@ impl TaskRunner {
                 return (TaskState::Failed, with_note(&said, &note));
             }
         };
-        let (branch, files) = (&changes.branch, names_of(&changes));
-        let (state, note) = if state == TaskState::Done {
-            match self.merge(errand, &worktree, &changes).await {
-                Ok(()) => {
-                    let note = format!(
-                        "The changes of {files} are merged into the user's files, not committed. They are also on the \
-                         branch `{branch}`."
-                    );
-                    (state, note)
-                }
-                Err(refusal) => {
-                    let note = format!("The changes of {files} are only on the branch `{branch}`: {refusal}.");
-                    (refusal.state(), note)
-                }
+        let (state, mut said) = match changes {
+            Some(changes) => {
+                let (state, note) = self.hand_over(errand, &worktree, &changes, state).await;
+                (state, with_note(&said, &note))
             }
-        } else {
-            (state, format!("What it has changed in {files} is only on the branch `{branch}`."))
+            None => (state, said),
         };
-        worktree.remove();
-        (state, with_note(&said, &note))
+        if left_out.is_empty() {
+            worktree.remove();
+        } else {
+            let (files, place) = (names(&left_out), worktree.tree());
+            let note = format!(
+                "Not on a branch and not merged, because a filter converts them or they are repositories: {files}. \
+                 They stay in `{0}`. `git worktree remove --force {0}` deletes them.",
+                place.display()
+            );
+            said = with_note(&said, &note);
+        }
+        (state, said)
+    }
+
+    /// Merges the changes of a task that is done. Returns its state and a remark.
+    async fn hand_over(
+        &self,
+        errand: &DelegatedTask,
+        worktree: &TaskWorktree,
+        changes: &TaskChanges,
+        state: TaskState,
+    ) -> (TaskState, String) {
+        let (branch, files) = (&changes.branch, names_of(changes));
+        if state != TaskState::Done {
+            return (state, format!("What it has changed in {files} is only on the branch `{branch}`."));
+        }
+        match self.merge(errand, worktree, changes).await {
+            Ok(()) => {
+                let note = format!(
+                    "The changes of {files} are merged into the user's files, not committed. They are also on the \
+                     branch `{branch}`."
+                );
+                (state, note)
+            }
+            Err(refusal) => {
+                let note = format!("The changes of {files} are only on the branch `{branch}`: {refusal}.");
+                (refusal.state(), note)
+            }
+        }
     }
 
     async fn merge(
@@ -147,9 +182,7 @@ impl TaskRunner {
         worktree: &TaskWorktree,
         changes: &TaskChanges,
     ) -> Result<(), MergeRefusal> {
-        if let MergeResult::Conflict(files) = worktree.check_merge(changes).await.map_err(MergeRefusal::other)? {
-            return Err(MergeRefusal::Conflict(files));
-        }
+        MergeRefusal::check(worktree.check_merge(changes).await.map_err(MergeRefusal::other)?)?;
         self.ask_for_merge(errand, changes).await?;
         let (keeper, parent) = {
             let session = self.session().map_err(MergeRefusal::other)?;
@@ -167,57 +200,94 @@ impl TaskRunner {
         if let Some(keeper) = keeper {
             keeper.before_change().await;
         }
-        match worktree.merge(changes).await.map_err(MergeRefusal::other)? {
-            MergeResult::Clean => Ok(()),
-            MergeResult::Conflict(files) => Err(MergeRefusal::Conflict(files)),
-        }
+        MergeRefusal::check(worktree.merge(changes).await.map_err(MergeRefusal::other)?)
     }
 
-    /// Asks the user to consent to the merge. At the level `auto` only if it writes a protected path.
+    /// Decides about the merge and records the decision. Asks the user, at the level `auto` only if the merge writes a
+    /// protected path.
     async fn ask_for_merge(&self, errand: &DelegatedTask, changes: &TaskChanges) -> Result<(), MergeRefusal> {
-        let (asker, level) = {
+        let (asker, audit, level, actor) = {
             let session = self.session().map_err(MergeRefusal::other)?;
-            session.consent_ports().await.map_err(MergeRefusal::other)?
+            let binding = session.turn_binding().await.map_err(MergeRefusal::other)?;
+            let audit = Arc::clone(&session.context().audit);
+            (Arc::clone(binding.asker()), audit, binding.approval(), binding.mode().to_string())
         };
-        match level {
-            ApprovalLevel::Auto if changes.protected.is_none() => return Ok(()),
-            ApprovalLevel::Auto | ApprovalLevel::Ask | ApprovalLevel::Smart => {}
-            ApprovalLevel::ReadOnly | ApprovalLevel::Deny => return Err(MergeRefusal::Level(level)),
-        }
         let files: Vec<String> = changes.files.iter().map(ToString::to_string).collect();
         let arguments: Map<String, Value> = Map::from_iter([
             ("task".to_owned(), json!(errand.task.text)),
             ("branch".to_owned(), json!(changes.branch)),
             ("files".to_owned(), json!(files)),
         ]);
-        let request = PermissionRequest {
-            call: None,
-            by: None,
-            apart: None,
-            chain: Vec::new(),
-            tool: TASK_MERGE.to_owned(),
-            title: Some(format!("Merge {} from the branch {}", names_of(changes), changes.branch)),
-            target: None,
-            change: None,
-            protected: changes.protected.clone(),
-            always: ConsentSubject::of(TASK_MERGE, &arguments, false, None),
-            arguments,
-            rule: None,
+        let (source, decided) = match level {
+            ApprovalLevel::Auto if changes.protected.is_none() => (AuditSource::Level, Ok(())),
+            ApprovalLevel::Auto | ApprovalLevel::Ask | ApprovalLevel::Smart => {
+                ask_user(asker, errand, changes, arguments.clone()).await
+            }
+            ApprovalLevel::ReadOnly | ApprovalLevel::Deny => (AuditSource::Level, Err(MergeRefusal::Level(level))),
         };
-        let (who, call) = (errand.mode.to_string(), errand.context.clone());
-        let asker = ChildAsker { asker, call, who, session: Arc::default() };
-        let response = tokio::select! {
-            biased;
-            () = errand.cancel.cancelled() => return Err(MergeRefusal::Cancelled),
-            response = asker.ask(request) => response,
-        };
-        tracing::info!(branch = changes.branch, ?response, "the user was asked about a merge");
-        match response {
-            PermissionResponse::Allow | PermissionResponse::AllowAlways => Ok(()),
-            PermissionResponse::Refuse | PermissionResponse::RefuseAlways => Err(MergeRefusal::Refused),
-            PermissionResponse::Unavailable => Err(MergeRefusal::NoUser),
-        }
+        let rule = changes.protected.as_ref().map_or(level.as_str(), |path| path.name);
+        audit.record(AuditRecord {
+            kind: AuditKind::Call,
+            actor,
+            subject: TASK_MERGE.to_owned(),
+            call: errand.context.id.as_deref().map(str::to_owned),
+            decision: if decided.is_ok() { AuditVerdict::Allow } else { AuditVerdict::Refuse },
+            source,
+            rule: Some(rule.to_owned()),
+            arguments: Some(arguments),
+        });
+        decided
     }
+}
+
+/// Asks the user to consent to a merge. Also returns who decided.
+async fn ask_user(
+    asker: Arc<dyn Asker>,
+    errand: &DelegatedTask,
+    changes: &TaskChanges,
+    arguments: Map<String, Value>,
+) -> (AuditSource, Result<(), MergeRefusal>) {
+    let request = PermissionRequest {
+        call: None,
+        by: None,
+        apart: None,
+        chain: Vec::new(),
+        tool: TASK_MERGE.to_owned(),
+        title: Some(format!("Merge {} from the branch {}", names_of(changes), changes.branch)),
+        target: None,
+        change: None,
+        protected: changes.protected.clone(),
+        always: ConsentSubject::of(TASK_MERGE, &arguments, false, None),
+        arguments,
+        rule: None,
+    };
+    let (who, call) = (errand.mode.to_string(), errand.context.clone());
+    let asker = ChildAsker { asker, call, who, session: Arc::default() };
+    let response = tokio::select! {
+        biased;
+        () = errand.cancel.cancelled() => return (AuditSource::Cancel, Err(MergeRefusal::Cancelled)),
+        response = asker.ask(request) => response,
+    };
+    tracing::info!(branch = changes.branch, ?response, "the user was asked about a merge");
+    match response {
+        PermissionResponse::Allow | PermissionResponse::AllowAlways => (AuditSource::User, Ok(())),
+        PermissionResponse::Refuse | PermissionResponse::RefuseAlways => {
+            (AuditSource::User, Err(MergeRefusal::Refused))
+        }
+        PermissionResponse::Unavailable => (AuditSource::NoUser, Err(MergeRefusal::NoUser)),
+    }
+}
+
+/// Fails if a part of the repository is outside the folders of the grant. A `.git` file, a link or a list of alternates
+/// can lead there.
+fn check_repository(grant: &SessionGrant, repository: &mut Repository) -> Result<(), Box<ChildTurnError>> {
+    for folder in [repository.top(), repository.git(), repository.common()] {
+        grant.check_folder(folder).map_err(|error| ChildTurnError::from(SessionError::from(error)))?;
+    }
+    if grant.is_remote() {
+        repository.require_plain().map_err(ChildTurnError::from)?;
+    }
+    Ok(())
 }
 
 fn names_of(changes: &TaskChanges) -> String {
@@ -241,7 +311,13 @@ fn with_note(said: &str, note: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::ffi::OsString;
+    use std::path::Path;
+
     use super::*;
+    use crate::principal::{Principal, TokenLimits};
+    use crate::worktree::TaskWorktrees;
 
     #[test]
     fn a_long_list_of_files_is_cut() {
@@ -257,5 +333,38 @@ mod tests {
         let expected = "there are conflicts, because the user's files have changed too: `a.txt`";
         assert_eq!((conflict.to_string().as_str(), conflict.state()), (expected, TaskState::Failed));
         assert_eq!(MergeRefusal::NoUser.state(), TaskState::Done);
+    }
+
+    /// A git folder of a remote principal must not lead Skein, which is in no sandbox, to another repository.
+    #[tokio::test]
+    async fn each_part_of_a_repository_is_inside_the_folders_of_a_token() {
+        let machine = tempfile::tempdir().unwrap();
+        let base = machine.path().canonicalize().unwrap();
+        let (private, ann) = (base.join("private"), base.join("ann"));
+        for folder in [".git/objects", ".git/refs"] {
+            std::fs::create_dir_all(private.join(folder)).unwrap();
+        }
+        std::fs::write(private.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+        std::fs::create_dir(&ann).unwrap();
+        std::fs::write(ann.join(".git"), format!("gitdir: {}\n", private.join(".git").display())).unwrap();
+        let path = OsString::from("/usr/local/bin:/usr/bin:/bin");
+        let environment = BTreeMap::from([("PATH".into(), path), ("HOME".into(), base.join("home").into())]);
+        let worktrees = TaskWorktrees::new(base.join("data"), base.join("home"), Default::default(), environment);
+        let check = |grant: SessionGrant, mut repository: Repository| {
+            check_repository(&grant, &mut repository).map_err(|error| error.to_string())
+        };
+        let of = |root: &Path| {
+            let limits = TokenLimits { roots: vec![root.to_owned()], ..TokenLimits::default() };
+            SessionGrant::new(Principal::new("ann").unwrap(), limits)
+        };
+        let found = worktrees.locate(&ann).await.unwrap();
+        assert_eq!(found.top(), ann);
+        let refused = check(of(&ann), found.clone()).unwrap_err();
+        assert!(refused.contains("private"), "{refused}");
+        assert_eq!(check(of(&base), found.clone()), Ok(()));
+        std::os::unix::fs::symlink(base.join("elsewhere"), private.join(".git/worktrees")).unwrap();
+        let refused = check(of(&base), found.clone()).unwrap_err();
+        assert!(refused.contains("worktrees"), "{refused}");
+        assert_eq!(check(SessionGrant::local(), found), Ok(()));
     }
 }

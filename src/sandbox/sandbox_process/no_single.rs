@@ -11,9 +11,9 @@ use crate::sandbox::profile::SandboxProfile;
 
 /// A sandbox that cannot exist here.
 #[derive(Debug)]
-pub struct SingleSandbox(Infallible);
+pub struct NoSingleSandbox(Infallible);
 
-impl SingleSandbox {
+impl NoSingleSandbox {
     /// Returns `None`: only a sandbox process can say which layers this machine lacks.
     pub fn start<E: From<SandboxError>>(
         _profile: &SandboxProfile,

@@ -23,28 +23,12 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 use super::identity::UserIds;
 use super::{kernel, landlock, limit, seccomp};
+use crate::sandbox::entry_end::{EntryEnd, EntryFailure};
 use crate::sandbox::os_text::OsText;
 use crate::sandbox::wire::{self, EntryPlan, EntryReply, EntryRequest, Namespace};
 
 /// Skein answers at once; this ends a process whose Skein hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// How a process ends that entered a sandbox.
-#[derive(Debug)]
-pub enum EntryEnd {
-    /// The command has ended.
-    Status(ExitStatus),
-    /// The command cannot run. Only the inner process returns this.
-    NoProgram(io::Error),
-}
-
-/// A step that failed before the command ran.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {step}: {source}")]
-pub struct EntryFailure {
-    step: &'static str,
-    source: io::Error,
-}
 
 /// Names the step in which an error occurs.
 trait StepContext<T> {

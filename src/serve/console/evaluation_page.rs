@@ -8,6 +8,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
+use tokio::sync::Semaphore;
+use tokio::task::JoinError;
 
 use super::super::ServerState;
 use super::form::FormFields;
@@ -18,6 +20,10 @@ use super::transcript::display_text;
 use crate::ids::ModeId;
 use crate::orchestrator::evaluation::{CaseError, EvaluatedAgents, RouteEvaluation, evaluate, read_cases};
 
+/// The path of the page.
+pub(super) const PATH: &str = "/console/routing/evaluation";
+/// Bytes of the form.
+pub(super) const MAX_FORM: usize = 1 << 20;
 /// Cases of one evaluation.
 const MAX_CASES: usize = 5_000;
 
@@ -33,27 +39,46 @@ pub(super) async fn run(
     Extension(form): Extension<FormFields>,
 ) -> Result<Response, ConsoleProblem> {
     let text = form.get("cases").unwrap_or_default().replace("\r\n", "\n");
-    let refused = |problem: &str| {
+    let refused = |status: StatusCode, problem: &str| {
         let markup = html! { p class="problem" role="alert" { (display_text(problem)) } };
-        Ok(evaluation_page(&login, StatusCode::UNPROCESSABLE_ENTITY, &text, &markup))
+        Ok(evaluation_page(&login, status, &text, &markup))
     };
+    let wrong = |problem: &str| refused(StatusCode::UNPROCESSABLE_ENTITY, problem);
     let project = home_project(&state, &login.token).await?;
     let plan = Arc::clone(project.broker.plan());
     let cases = match read_cases(&text, &plan) {
         Ok(cases) => cases,
-        Err((line, error)) => return refused(&case_problem(line, &error)),
+        Err((line, error)) => return wrong(&case_problem(line, &error)),
     };
     if cases.is_empty() || cases.len() > MAX_CASES {
-        return refused(&format!("Write between 1 and {MAX_CASES} cases, one on each line."));
+        return wrong(&format!("Write between 1 and {MAX_CASES} cases, one on each line."));
     }
     let agents = if form.get("all").is_some() { EvaluatedAgents::All } else { EvaluatedAgents::OfCases };
-    // Training takes a moment of computing.
-    let measured = tokio::task::spawn_blocking(move || evaluate(&plan, &cases, agents)).await;
+    let Some(measured) = run_alone(&state.evaluation, move || evaluate(&plan, &cases, agents)).await else {
+        return refused(
+            StatusCode::TOO_MANY_REQUESTS,
+            "Another evaluation runs on this server. Try again in a moment.",
+        );
+    };
     let measured = measured.map_err(|error| {
         tracing::error!(%error, "the router cannot be evaluated");
         ConsoleProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "The router cannot be evaluated at the moment.")
     })?;
     Ok(evaluation_page(&login, StatusCode::OK, &text, &result(&measured)))
+}
+
+/// Runs work that computes for a while, on another thread. `None` if the place is taken. The work has the place until it
+/// ends, even if its client has left.
+async fn run_alone<T: Send + 'static>(
+    place: &Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<Result<T, JoinError>> {
+    let permit = Arc::clone(place).try_acquire_owned().ok()?;
+    let done = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        work()
+    });
+    Some(done.await)
 }
 
 fn case_problem(line: usize, error: &CaseError) -> String {
@@ -69,7 +94,7 @@ fn evaluation_page(login: &Login, status: StatusCode, text: &str, result: &Marku
     let body = html! {
         p { a href="/console/routing" { "Routing" } }
         h1 { "Evaluation of the router" }
-        form method="post" action="/console/routing/evaluation" class="stack" {
+        form method="post" action=(PATH) class="stack" {
             (csrf_field(login))
             label { "Cases"
                 // A parser of HTML drops the first line break.
@@ -153,7 +178,27 @@ fn cell(wanted: &ModeId, got: &ModeId, count: Option<usize>) -> Markup {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_second_evaluation_waits_for_the_end_of_the_first() {
+        let place = Arc::new(Semaphore::new(1));
+        let (started, begin) = channel();
+        let (end, ended) = channel::<()>();
+        let first = run_alone(&place, move || {
+            started.send(()).unwrap();
+            ended.recv()
+        });
+        // The client disconnects while the first one runs.
+        assert!(tokio::time::timeout(std::time::Duration::from_millis(1), first).await.is_err());
+        begin.recv().unwrap();
+        assert!(run_alone(&place, || ()).await.is_none());
+        end.send(()).unwrap();
+        drop(place.acquire().await.unwrap());
+        run_alone(&place, || ()).await.expect("a free place").unwrap();
+    }
 
     #[test]
     fn the_matrix_has_a_row_for_each_expected_mode() {

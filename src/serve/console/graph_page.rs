@@ -110,7 +110,7 @@ pub(super) async fn mode(
             }
         }
         (tools(&login, plan, scope))
-        (prompt(entry))
+        (prompt(&login, entry))
     };
     Ok(page(&login, Section::Graph, &id.to_string(), &body))
 }
@@ -283,12 +283,17 @@ fn tool_names(service: &ServiceEntry) -> Vec<&str> {
     tools
 }
 
-fn prompt(entry: &ModeEntry) -> Markup {
+/// Shows the prompt of a mode. Its path names folders of the server, so only administrators see it.
+fn prompt(login: &Login, entry: &ModeEntry) -> Markup {
+    let is_admin = login.token.grant.limits().admin;
     html! {
         h2 { "Prompt" }
         @match &entry.prompt {
             Some(prompt) => {
-                p class="meta" { (display_text(&prompt.file)) " · " (prompt.text.len()) " bytes" }
+                p class="meta" {
+                    @if is_admin { (display_text(&prompt.file)) " · " }
+                    (prompt.text.len()) " bytes"
+                }
                 pre tabindex="0" { (display_text(&prompt.text)) }
             }
             None => { p class="empty" { "An external agent has its own prompt." } }

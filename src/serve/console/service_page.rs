@@ -19,7 +19,8 @@ use crate::clock;
 use crate::manifest::{ServiceEntry, Transport};
 use crate::tool::ServiceStatus;
 
-/// Shows a service. Its processes and its log, which other principals use too, are only for administrators.
+/// Shows a service. Its processes and its log, which other principals use too, are only for administrators. So is the
+/// path of its manifest, which names the account and the folders of the server.
 pub(super) async fn show(
     State(state): State<Arc<ServerState>>,
     Extension(login): Extension<Arc<Login>>,
@@ -30,7 +31,8 @@ pub(super) async fn show(
     let unknown = || ConsoleProblem::new(StatusCode::NOT_FOUND, "There is no such service.");
     let service = plan.service(&name).filter(|service| is_within_reach(&login, plan, service)).ok_or_else(unknown)?;
     let users = plan.users(service);
-    let processes = match login.token.grant.limits().admin {
+    let is_admin = login.token.grant.limits().admin;
+    let processes = match is_admin {
         true => {
             let service_name = name.clone();
             let log = use_setup(&state, move |setup| setup.service_log(&service_name)).await?;
@@ -49,7 +51,8 @@ pub(super) async fn show(
             dt { "Runs" } dd { (transport_text(service)) }
             dt { "Enabled" } dd { (if service.enabled { "yes" } else { "no" }) }
             dt { "Sandbox" } dd { (display_text(&sandbox_of(plan, service))) }
-            dt { "File" } dd { (display_text(&service.source.file)) " (" (service.layer.to_string()) ")" }
+            dt { "Layer" } dd { (service.layer.to_string()) }
+            @if is_admin { dt { "File" } dd { (display_text(&service.source.file)) } }
         }
         h2 { "Used by" }
         @if users.is_empty() { p class="empty" { "No mode uses it." } }

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::ids::call_label;
 use crate::store::{NewAuditEntry, SessionStore};
 use crate::tool::{AuditRecord, AuditSink, strip_to_line, truncate};
 
@@ -28,7 +29,7 @@ impl AuditSink for SessionAuditLog {
             actor: line(&actor),
             kind: kind.as_str(),
             subject: line(&subject),
-            call: call.as_deref().map(line),
+            call: call.as_deref().map(|id| call_label(id).into_owned()),
             decision: decision.as_str(),
             source: source.as_str(),
             rule: rule.as_deref().map(line),

@@ -1,6 +1,6 @@
 //! Stores memories in an SQLite file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, Row, ToSql, TransactionBehavior, params};
 
@@ -12,6 +12,8 @@ use crate::store::{StoreError, key_check, open};
 #[derive(Debug)]
 pub(super) struct FileMemories {
     connection: Connection,
+    file: PathBuf,
+    key: Option<StoreKey>,
 }
 
 impl FileMemories {
@@ -19,13 +21,14 @@ impl FileMemories {
     pub(super) fn open(file: &Path, key: Option<&StoreKey>) -> Result<Self, StoreError> {
         let mut connection = open(file, &SCHEMA)?;
         key_check::check_file(file, &mut connection, "SELECT EXISTS (SELECT 1 FROM memory)", key)?;
-        Ok(Self { connection })
+        Ok(Self { connection, file: file.to_owned(), key: key.cloned() })
     }
 }
 
 impl MemoryRows for FileMemories {
     fn remember(&mut self, principal: &str, project: Option<&str>, new: &NewMemory<'_>) -> Result<Memory, StoreError> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        key_check::check_file_again(&self.file, &transaction, self.key.as_ref())?;
         let known = "SELECT id, text, tags, project, created, source FROM memory
             WHERE text = ?1 AND project IS ?2 AND principal = ?3";
         let known = transaction.query_row(known, params![new.text, project, principal], memory);
@@ -85,7 +88,10 @@ impl MemoryRows for FileMemories {
 
     fn set_tags(&mut self, principal: &str, id: i64, tags: &[String]) -> Result<(), StoreError> {
         let update = "UPDATE memory SET tags = ?3 WHERE id = ?1 AND principal = ?2";
-        self.connection.execute(update, params![id, principal, tags_json(tags)])?;
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        key_check::check_file_again(&self.file, &transaction, self.key.as_ref())?;
+        transaction.execute(update, params![id, principal, tags_json(tags)])?;
+        transaction.commit()?;
         Ok(())
     }
 

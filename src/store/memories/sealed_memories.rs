@@ -28,8 +28,9 @@ impl SealedMemories {
 
     fn open(&self, memory: Memory) -> Result<Memory, StoreError> {
         let text = self.key.open_text(TEXT, &memory.text)?;
-        let tags = memory.tags.first().map(|tags| self.key.open_text(TAGS, tags)).transpose()?;
-        let tags = tags.and_then(|tags| serde_json::from_str(&tags).ok()).unwrap_or_default();
+        let damaged = || StoreError::Sealed { column: TAGS.to_owned(), problem: "it is damaged".to_owned() };
+        let [sealed] = memory.tags.as_slice() else { return Err(damaged()) };
+        let tags = serde_json::from_str(&self.key.open_text(TAGS, sealed)?).map_err(|_| damaged())?;
         Ok(Memory { text, tags, ..memory })
     }
 }

@@ -7,6 +7,7 @@ use postgres::{GenericClient, Row};
 use super::memory_rows::{MemoryRows, merge_tags, tags_json};
 use super::{MatchMode, Memory, MemoryOwner, NewMemory};
 use crate::store::database::{Database, NOW, Queries};
+use crate::store::sealing::StoreKey;
 use crate::store::sessions::search_terms::{QueryWord, index_words, split_words};
 use crate::store::{StoreAddress, StoreError};
 
@@ -18,8 +19,9 @@ pub(super) struct SharedMemories {
 }
 
 impl SharedMemories {
-    pub(super) fn open(address: &Arc<StoreAddress>) -> Result<Self, StoreError> {
-        Database::open(address).map(|database| Self { database })
+    /// A write fails if the database has another key.
+    pub(super) fn open(address: &Arc<StoreAddress>, key: Option<&StoreKey>) -> Result<Self, StoreError> {
+        Database::open_with_key(address, key).map(|database| Self { database })
     }
 }
 

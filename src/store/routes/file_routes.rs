@@ -1,6 +1,6 @@
 //! Stores corrections in an SQLite file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, Row, TransactionBehavior, params};
 
@@ -12,6 +12,8 @@ use crate::store::{StoreError, key_check, open};
 #[derive(Debug)]
 pub(super) struct FileRoutes {
     connection: Connection,
+    file: PathBuf,
+    key: Option<StoreKey>,
 }
 
 impl FileRoutes {
@@ -19,7 +21,7 @@ impl FileRoutes {
     pub(super) fn open(file: &Path, key: Option<&StoreKey>) -> Result<Self, StoreError> {
         let mut connection = open(file, &SCHEMA)?;
         key_check::check_file(file, &mut connection, "SELECT EXISTS (SELECT 1 FROM route)", key)?;
-        Ok(Self { connection })
+        Ok(Self { connection, file: file.to_owned(), key: key.cloned() })
     }
 }
 
@@ -41,6 +43,7 @@ impl RouteRows for FileRoutes {
         earlier: &[i64],
     ) -> Result<(), StoreError> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        key_check::check_file_again(&self.file, &transaction, self.key.as_ref())?;
         let replace = "DELETE FROM route WHERE principal = ?1 AND project = ?2 AND prompt = ?3";
         transaction.execute(replace, params![principal, project, prompt])?;
         for id in earlier {

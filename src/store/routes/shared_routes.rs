@@ -7,6 +7,7 @@ use postgres::Row;
 use super::MAX_ROUTES;
 use super::route_rows::{RouteRows, StoredRoute};
 use crate::store::database::{Database, NOW};
+use crate::store::sealing::StoreKey;
 use crate::store::{StoreAddress, StoreError};
 
 #[derive(Debug)]
@@ -15,8 +16,9 @@ pub(super) struct SharedRoutes {
 }
 
 impl SharedRoutes {
-    pub(super) fn open(address: &Arc<StoreAddress>) -> Result<Self, StoreError> {
-        Database::open(address).map(|database| Self { database })
+    /// A write fails if the database has another key.
+    pub(super) fn open(address: &Arc<StoreAddress>, key: Option<&StoreKey>) -> Result<Self, StoreError> {
+        Database::open_with_key(address, key).map(|database| Self { database })
     }
 }
 

@@ -61,6 +61,9 @@ pub(super) trait SessionReads: Send + std::fmt::Debug {
 
     fn list(&mut self, view: &SessionView, filter: &ListFilter) -> Result<Vec<StoredSession>, StoreError>;
 
+    /// Returns whether a session of any principal has this folder.
+    fn has_folder(&mut self, folder: &str) -> Result<bool, StoreError>;
+
     fn family(&mut self, view: &SessionView, id: &str) -> Result<Vec<String>, StoreError>;
 
     /// Returns a few ids that begin with `prefix`, in order.

@@ -26,6 +26,7 @@ const BRIEFLY: Duration = Duration::from_millis(100);
 pub(super) struct FileWrites {
     connection: Connection,
     file: PathBuf,
+    key: Option<StoreKey>,
 }
 
 impl FileWrites {
@@ -35,13 +36,13 @@ impl FileWrites {
         let mut connection = open(file, &SCHEMA)?;
         key_check::check_file(file, &mut connection, "SELECT EXISTS (SELECT 1 FROM session)", key)?;
         sweep(&connection).map_err(|error| failure(file, &error))?;
-        Ok(Self { connection, file: file.to_owned() })
+        Ok(Self { connection, file: file.to_owned(), key: key.cloned() })
     }
 }
 
 impl SessionWrites for FileWrites {
     fn transact(&mut self, jobs: &[Job]) -> Result<Vec<Result<bool, JobError>>, StoreError> {
-        let done = transact(&mut self.connection, jobs).map_err(|error| failure(&self.file, &error))?;
+        let done = transact(&mut self.connection, &self.file, self.key.as_ref(), jobs)?;
         Ok(done.into_iter().map(|result| result.map_err(|error| JobError(error.to_string()))).collect())
     }
 
@@ -107,6 +108,11 @@ impl SessionReads for FileReads {
 
     fn list(&mut self, view: &SessionView, filter: &ListFilter) -> Result<Vec<StoredSession>, StoreError> {
         self.map_failure(read::list(&self.connection, view, filter))
+    }
+
+    fn has_folder(&mut self, folder: &str) -> Result<bool, StoreError> {
+        let select = "SELECT EXISTS (SELECT 1 FROM session WHERE cwd = ?1)";
+        self.map_failure(self.connection.query_row(select, [folder], |row| row.get(0)))
     }
 
     fn family(&mut self, view: &SessionView, id: &str) -> Result<Vec<String>, StoreError> {
@@ -195,20 +201,28 @@ fn sweep(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Applies all jobs or none. An error that only concerns one job becomes the result of that job.
-fn transact(connection: &mut Connection, jobs: &[Job]) -> rusqlite::Result<Vec<rusqlite::Result<bool>>> {
+/// Applies all jobs or none. An error that only concerns one job becomes the result of that job. Fails if the file has
+/// another key.
+fn transact(
+    connection: &mut Connection,
+    file: &Path,
+    key: Option<&StoreKey>,
+    jobs: &[Job],
+) -> Result<Vec<rusqlite::Result<bool>>, StoreError> {
+    let fails = |error: rusqlite::Error| failure(file, &error);
     let synced = jobs.iter().any(|job| job.work.is_synced());
-    connection.pragma_update(None, "synchronous", if synced { "FULL" } else { "NORMAL" })?;
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    connection.pragma_update(None, "synchronous", if synced { "FULL" } else { "NORMAL" }).map_err(fails)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fails)?;
+    key_check::check_file_again(file, &transaction, key)?;
     let mut done = Vec::with_capacity(jobs.len());
     for job in jobs {
         match apply(&transaction, job) {
             // Some errors end the transaction themselves.
-            Err(error) if !of_one_job(&error) || transaction.is_autocommit() => return Err(error),
+            Err(error) if !of_one_job(&error) || transaction.is_autocommit() => return Err(fails(error)),
             result => done.push(result),
         }
     }
-    transaction.commit()?;
+    transaction.commit().map_err(fails)?;
     Ok(done)
 }
 

@@ -15,7 +15,7 @@ use super::view::SessionView;
 use super::writer::SessionWriter;
 use super::{SessionStore, Shared};
 use crate::principal::SessionGrant;
-use crate::store::{StoreAddress, StoreError, StorePlace, key_check};
+use crate::store::{StoreAddress, StoreError, StorePlace, database_key};
 
 impl SessionStore {
     /// Opens the store in the data folder, creating it if it does not exist. The handle is that of `local`. Fails if the
@@ -35,8 +35,8 @@ impl SessionStore {
     pub fn open_in(place: &StorePlace) -> Result<Self, StoreError> {
         let (name, reads, writes): (_, Box<dyn SessionReads>, Box<dyn SessionWrites>) = match place.address() {
             Some(address) => {
-                key_check::check_database(address, place.key())?;
-                let writes = SharedWrites::open(address)?;
+                database_key::check_database(address, place.key())?;
+                let writes = SharedWrites::open(address, place.key())?;
                 (address.to_string(), Box::new(SharedReads::open(address)?), Box::new(writes))
             }
             None => {

@@ -141,5 +141,13 @@ pub(in crate::store) const SCHEMA: Schema = Schema {
     -- Until when a process has the session open. Retention does not remove it before.
     ALTER TABLE session ADD COLUMN busy_until INTEGER NOT NULL DEFAULT 0;
 ",
+        "
+    -- The number of chains: one row, which shows that a chain was removed as a whole.
+    CREATE TABLE audit_total (chains INTEGER NOT NULL) STRICT;
+    INSERT INTO audit_total (chains) SELECT count(*) FROM audit_head;
+    CREATE TRIGGER audit_chain_added AFTER INSERT ON audit_head BEGIN
+        UPDATE audit_total SET chains = chains + 1;
+    END;
+",
     ],
 };

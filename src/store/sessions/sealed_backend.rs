@@ -142,6 +142,10 @@ impl SessionReads for SealedReads {
         stored.into_iter().map(|stored| self.open_session(stored)).collect()
     }
 
+    fn has_folder(&mut self, folder: &str) -> Result<bool, StoreError> {
+        self.inner.has_folder(folder)
+    }
+
     fn family(&mut self, view: &SessionView, id: &str) -> Result<Vec<String>, StoreError> {
         self.inner.family(view, id)
     }

@@ -127,7 +127,8 @@ pub(super) fn verify<C: GenericClient>(
     let heads: BTreeMap<String, ChainHead> = heads.iter().map(head).collect();
     let counts = queries.query("SELECT id, audited FROM session WHERE audited > 0 ORDER BY id", &[])?;
     let counts = counts.iter().map(|row| (row.get(0), natural(row, 1))).collect();
-    let mut check = ChainCheck::new(heads, counts);
+    let total: Option<i64> = queries.query_one("SELECT sum(chains)::bigint FROM audit_total", &[])?.get(0);
+    let mut check = ChainCheck::new(heads, counts, total.and_then(|chains| u64::try_from(chains).ok()));
     let select = format!(
         "SELECT {COLUMNS} FROM audit_entry WHERE (session, seq) > ($1::text, $2::bigint)
          ORDER BY session, seq LIMIT $3"

@@ -121,6 +121,11 @@ impl SessionReads for SharedReads {
         })
     }
 
+    fn has_folder(&mut self, folder: &str) -> Result<bool, StoreError> {
+        let select = "SELECT EXISTS (SELECT 1 FROM session WHERE cwd = $1)";
+        self.database.read(|queries| Ok(queries.query_one(select, &[&folder])?.get(0)))
+    }
+
     fn family(&mut self, view: &SessionView, id: &str) -> Result<Vec<String>, StoreError> {
         let select = format!(
             "WITH head (id) AS (SELECT coalesce(parent, id) FROM session WHERE id = $4)

@@ -1,7 +1,7 @@
 //! Searches the events of a PostgreSQL database.
 //!
 //! Hits are ranked by BM25, as in SQLite. The number of texts and their mean length are estimates, because counting all
-//! texts would take longer than the search.
+//! texts would take longer than the search: the number of events, and the texts of the newest sessions.
 //!
 //! Invariant: `recall`, `messages` and `common_terms` never return undone events.
 
@@ -87,16 +87,19 @@ fn rank_hits(
     if asked.is_empty() {
         return Ok(Vec::new());
     }
+    // Only sessions that the handle sees count: the order would reveal how frequent a word is in others.
     // Undone events are filtered out only among the best matches, because that check queries each session's events.
     let select = format!(
         "WITH total AS MATERIALIZED (
-            SELECT coalesce((SELECT max(key) FROM event), 0)::float8 AS count,
-                greatest(coalesce((SELECT avg(r.length) FROM (SELECT length FROM event WHERE length IS NOT NULL
-                    ORDER BY key DESC LIMIT 1000) r), 1), 1)::float8 AS length),
+            SELECT coalesce((SELECT sum(s.events) FROM session s WHERE {ADMITTED}), 0)::float8 AS count,
+                greatest(coalesce((SELECT avg(r.length) FROM (SELECT f.length
+                    FROM (SELECT s.key FROM session s WHERE {ADMITTED} ORDER BY s.updated_at DESC, s.id DESC LIMIT 20) n
+                    JOIN event f ON f.session = n.key WHERE f.length IS NOT NULL
+                    ORDER BY f.key DESC LIMIT 1000) r), 1), 1)::float8 AS length),
          asked AS MATERIALIZED (
             SELECT coalesce((ts_lexize('skein_stem', w.part))[1], w.part) AS stem,
-                (SELECT count(*) FROM (SELECT 1 FROM event f WHERE f.words @@ to_tsquery('skein_words', w.query)
-                    LIMIT 10000) c)::float8 AS found
+                (SELECT count(*) FROM (SELECT 1 FROM event f JOIN session s ON s.key = f.session
+                    WHERE f.words @@ to_tsquery('skein_words', w.query) AND {ADMITTED} LIMIT 10000) c)::float8 AS found
             FROM unnest($10::text[], $11::text[]) AS w(query, part)),
          weighed AS MATERIALIZED (
             SELECT a.stem, t.length, greatest(

@@ -16,6 +16,7 @@ use super::state::UUID_OWNER;
 use super::usage_rows::{UsageKey, UsageRow};
 use super::{EMPTY_FOR, NewEvent, NewSession, SessionChange, StateEntry, id, shared_audit};
 use crate::store::database::{Database, Queries, TransactionError, is_of_data, problem, unusable};
+use crate::store::sealing::StoreKey;
 use crate::store::{StoreAddress, StoreError};
 
 /// The connection of the writer.
@@ -25,9 +26,9 @@ pub(super) struct SharedWrites {
 }
 
 impl SharedWrites {
-    /// Connects, and deletes old sessions without events.
-    pub(super) fn open(address: &Arc<StoreAddress>) -> Result<Self, StoreError> {
-        let mut database = Database::open(address)?;
+    /// Connects, and deletes old sessions without events. A write fails if the database has another key.
+    pub(super) fn open(address: &Arc<StoreAddress>, key: Option<&StoreKey>) -> Result<Self, StoreError> {
+        let mut database = Database::open_with_key(address, key)?;
         let before = number(id::now().saturating_sub(EMPTY_FOR));
         // The caller may run async tasks.
         let swept = std::thread::scope(|scope| {

@@ -100,6 +100,8 @@ pub(super) fn write_all(
 ) -> Result<StoreTotals, StoreError> {
     let store = address.to_string();
     Database::open(address)?.transact_with(|queries, fails| {
+        // No server records a key until the end of the transaction.
+        queries.client.batch_execute("LOCK TABLE store_key IN EXCLUSIVE MODE").map_err(fails)?;
         for table in TABLES {
             // No server writes until the end of the transaction.
             let lock = format!("LOCK TABLE {} IN EXCLUSIVE MODE", table.name);

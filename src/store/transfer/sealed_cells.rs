@@ -19,9 +19,9 @@ pub(super) fn open_row(table: &TableSpec, row: &mut [RowCell], key: Option<&Stor
             }
             // The tags are one encrypted element of a list.
             RowCell::Text(tags) if name == "memory.tags" => {
-                let tags: Vec<String> = serde_json::from_str(tags).unwrap_or_default();
-                let tags = tags.first().map(|tags| key.open_text(&name, tags)).transpose()?;
-                RowCell::Text(tags.unwrap_or_else(|| "[]".to_owned()))
+                let damaged = |_| StoreError::Sealed { column: name.clone(), problem: "it is damaged".to_owned() };
+                let [sealed]: [String; 1] = serde_json::from_str(tags).map_err(damaged)?;
+                RowCell::Text(key.open_text(&name, &sealed)?)
             }
             RowCell::Text(text) => RowCell::text(&key.open_text(&name, text)?),
             RowCell::Blob(bytes) => {

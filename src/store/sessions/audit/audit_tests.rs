@@ -1,6 +1,6 @@
 //! Chains: what an entry contains, what a handle sees, and every way to change a chain that is found.
 
-use super::super::SessionStore;
+use super::super::{SCHEMA, SessionStore};
 use super::*;
 use crate::principal::{Principal, SessionGrant, TokenLimits};
 use crate::store::NewSession;
@@ -129,7 +129,10 @@ async fn every_change_of_a_chain_is_found() {
             ],
         ),
         (behead, &[AuditProblem::Count { expected: 4, found: 0 }, AuditProblem::NoHead]),
-        (forget, &[AuditProblem::Count { expected: 4, found: 0 }]),
+        (
+            forget,
+            &[AuditProblem::Count { expected: 4, found: 0 }, AuditProblem::RemovedChains { expected: 1, found: 0 }],
+        ),
     ];
     for (tampering, expected) in cases {
         let (folder, store, id) = chain().await;
@@ -152,6 +155,48 @@ async fn a_cut_chain_with_a_new_head_stays_visible() {
     store.audit(&id, decision("five", None));
     let found: Vec<_> = store.verify_audit().await.unwrap().findings.into_iter().map(|of| of.problem).collect();
     assert_eq!(found, [AuditProblem::Count { expected: 5, found: 3 }]);
+}
+
+/// A chain of a client has no session that counts its entries, and neither has one that outlives its session.
+#[tokio::test]
+async fn a_chain_that_is_removed_as_a_whole_is_missed() {
+    let (folder, store, id) = chain().await;
+    store.audit("client-1", decision("five", None));
+    store.flush(&id).await.unwrap();
+    assert!(store.delete(&id).await.unwrap());
+    assert!(store.verify_audit().await.unwrap().findings.is_empty());
+    let raw = Connection::open(folder.path().join("sessions.db")).unwrap();
+    for (session, expected, found) in [("client-1", 2, 1), (id.as_str(), 2, 0)] {
+        raw.execute("DELETE FROM audit_entry WHERE session = ?1", [session]).unwrap();
+        raw.execute("DELETE FROM audit_head WHERE session = ?1", [session]).unwrap();
+        let findings = store.verify_audit().await.unwrap().findings;
+        let problem = AuditProblem::RemovedChains { expected, found };
+        assert_eq!(findings, [AuditFinding { session: None, problem }]);
+    }
+    // A new chain with the same name does not hide it.
+    store.audit("client-1", decision("six", None));
+    let found: Vec<_> = store.verify_audit().await.unwrap().findings.into_iter().map(|of| of.problem).collect();
+    assert_eq!(found, [AuditProblem::RemovedChains { expected: 3, found: 1 }]);
+    raw.execute("DELETE FROM audit_total", []).unwrap();
+    let found: Vec<_> = store.verify_audit().await.unwrap().findings.into_iter().map(|of| of.problem).collect();
+    assert_eq!(found, [AuditProblem::NoTotal]);
+}
+
+#[tokio::test]
+async fn chains_of_an_older_version_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Connection::open(folder.path().join("sessions.db")).unwrap();
+    let before = open();
+    SCHEMA.migrations[..9].iter().for_each(|migration| before.execute_batch(migration).unwrap());
+    let marks = format!("PRAGMA application_id = {}; PRAGMA user_version = 9", SCHEMA.mark);
+    before.execute_batch(&marks).unwrap();
+    before.execute("INSERT INTO audit_head (session, entries, hash) VALUES ('client-1', 0, ?1)", [NO_HASH]).unwrap();
+    drop(before);
+    let store = SessionStore::open(folder.path()).unwrap();
+    assert_eq!(store.verify_audit().await.unwrap(), ChainReport { chains: 1, entries: 0, findings: Vec::new() });
+    open().execute("DELETE FROM audit_head", []).unwrap();
+    let found: Vec<_> = store.verify_audit().await.unwrap().findings.into_iter().map(|of| of.problem).collect();
+    assert_eq!(found, [AuditProblem::RemovedChains { expected: 1, found: 0 }]);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Verifies the chains of the audit log: numbers, hashes, heads, and the counts of the sessions.
+//! Verifies the chains of the audit log: numbers, hashes, heads, the counts of the sessions, and the number of chains.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,12 @@ pub struct ChainReport {
     pub findings: Vec<AuditFinding>,
 }
 
-/// A problem of one chain.
+/// A problem of one chain, or of all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AuditFinding {
-    pub session: String,
+    /// The session of the chain. `None` if the problem concerns no known chain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     #[serde(flatten)]
     pub problem: AuditProblem,
 }
@@ -42,6 +44,10 @@ pub enum AuditProblem {
     NoHead,
     #[error("the session counts {expected} entries, the head of its chain {found}")]
     Count { expected: u64, found: u64 },
+    #[error("chains were removed as a whole: {found} of {expected} are left")]
+    RemovedChains { expected: u64, found: u64 },
+    #[error("the number of chains is missing")]
+    NoTotal,
 }
 
 /// The head of a chain: the number of its entries, and the hash of the last one.
@@ -79,12 +85,18 @@ pub(in crate::store::sessions) struct ChainCheck {
     /// The heads of the chains whose entries were not all read.
     heads: BTreeMap<String, ChainHead>,
     walk: Option<ChainWalk>,
+    /// The number of chains that the store counts. `None` if it is missing.
+    total: Option<u64>,
     report: ChainReport,
 }
 
 impl ChainCheck {
     /// Compares the heads with the numbers of entries that the sessions count.
-    pub(in crate::store::sessions) fn new(heads: BTreeMap<String, ChainHead>, counts: Vec<(String, u64)>) -> Self {
+    pub(in crate::store::sessions) fn new(
+        heads: BTreeMap<String, ChainHead>,
+        counts: Vec<(String, u64)>,
+        total: Option<u64>,
+    ) -> Self {
         let mut report = ChainReport::default();
         for (session, expected) in counts {
             let found = heads.get(&session).map_or(0, |head| head.entries);
@@ -92,7 +104,7 @@ impl ChainCheck {
                 report.add(&session, AuditProblem::Count { expected, found });
             }
         }
-        Self { heads, walk: None, report }
+        Self { heads, walk: None, total, report }
     }
 
     /// Checks the next entry. Entries come in the order of their chain, one chain after the other.
@@ -125,6 +137,12 @@ impl ChainCheck {
         for (session, head) in self.heads {
             self.report.finish(&ChainWalk::new(&session), Some(head));
         }
+        let found = self.report.chains;
+        let problem = match self.total {
+            Some(expected) => (found < expected).then_some(AuditProblem::RemovedChains { expected, found }),
+            None => Some(AuditProblem::NoTotal),
+        };
+        self.report.findings.extend(problem.map(|problem| AuditFinding { session: None, problem }));
         self.report
     }
 }
@@ -133,7 +151,7 @@ impl ChainCheck {
 pub(in crate::store::sessions) fn verify(connection: &Connection) -> rusqlite::Result<ChainReport> {
     // Other processes may append entries meanwhile.
     let moment = connection.unchecked_transaction()?;
-    let mut check = ChainCheck::new(heads(&moment)?, counts(&moment)?);
+    let mut check = ChainCheck::new(heads(&moment)?, counts(&moment)?, total(&moment)?);
     let mut statement = moment.prepare(&format!("SELECT {COLUMNS} FROM audit_entry ORDER BY session, seq"))?;
     for row in statement.query_map([], entry)? {
         check.add(&row?);
@@ -143,7 +161,7 @@ pub(in crate::store::sessions) fn verify(connection: &Connection) -> rusqlite::R
 
 impl ChainReport {
     fn add(&mut self, session: &str, problem: AuditProblem) {
-        self.findings.push(AuditFinding { session: session.to_owned(), problem });
+        self.findings.push(AuditFinding { session: Some(session.to_owned()), problem });
     }
 
     /// Compares a chain that was read with its head.
@@ -172,4 +190,10 @@ fn heads(connection: &Connection) -> rusqlite::Result<BTreeMap<String, ChainHead
 fn counts(connection: &Connection) -> rusqlite::Result<Vec<(String, u64)>> {
     let mut statement = connection.prepare("SELECT id, audited FROM session WHERE audited > 0 ORDER BY id")?;
     statement.query_map([], |row| Ok((row.get(0)?, natural(row, 1)?)))?.collect()
+}
+
+/// Returns the number of chains that were ever begun. `None` if the store has none.
+fn total(connection: &Connection) -> rusqlite::Result<Option<u64>> {
+    let chains: Option<i64> = connection.query_row("SELECT sum(chains) FROM audit_total", [], |row| row.get(0))?;
+    Ok(chains.and_then(|chains| u64::try_from(chains).ok()))
 }

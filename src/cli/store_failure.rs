@@ -1,0 +1,51 @@
+//! What a command says about an error of a store, and its exit code.
+
+use super::output::{CommandError, display_line};
+use crate::store::StoreError;
+
+/// Returns the error of a command with its exit code and what to do.
+pub(super) fn store_failure(error: &StoreError) -> CommandError {
+    match error {
+        StoreError::Ambiguous { .. } => {
+            CommandError::usage(display_line(&error.to_string()), "`skein sessions list` shows whole ids")
+        }
+        StoreError::Address { .. } => CommandError::usage(
+            display_line(&error.to_string()),
+            "write it as postgres://USER@HOST:PORT/DATABASE, and `@` and `%` in a password as %40 and %25",
+        ),
+        StoreError::Unreachable { .. } => CommandError::usage(
+            display_line(&error.to_string()),
+            "check host, port, database, user and password in --store or SKEIN_STORE, and that the database runs",
+        ),
+        StoreError::PasswordFile { .. } => {
+            CommandError::usage(display_line(&error.to_string()), "make it readable by you only, with mode 600")
+        }
+        StoreError::KeyFormat | StoreError::KeyMissing { .. } | StoreError::WrongKey { .. } => CommandError::usage(
+            display_line(&error.to_string()),
+            "set SKEIN_STORE_KEY to the key with which the store was created",
+        ),
+        StoreError::NotEncrypted { .. } => CommandError::usage(
+            display_line(&error.to_string()),
+            "unset SKEIN_STORE_KEY, or copy the store with `skein store migrate`, which encrypts it",
+        ),
+        StoreError::SearchOff => CommandError::usage(error.to_string(), "use `skein sessions list` and `show`"),
+        StoreError::Record { .. } => CommandError::work(
+            display_line(&error.to_string()),
+            "export the store again, or bring back a copy of the file",
+        ),
+        StoreError::Occupied { .. } => {
+            CommandError::usage(display_line(&error.to_string()), "name an empty database or another folder")
+        }
+        StoreError::Different { .. } => CommandError::work(
+            display_line(&error.to_string()),
+            "stop everything that writes to the stores, and try again",
+        ),
+        StoreError::OldProgram { .. } => {
+            CommandError::work(display_line(&error.to_string()), "update this Skein, or use another database")
+        }
+        _ => CommandError::work(
+            display_line(&error.to_string()),
+            "sessions are in the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names",
+        ),
+    }
+}
