@@ -35,18 +35,25 @@ pub enum TlsError {
     Unusable(#[from] rustls::Error),
 }
 
+/// When each file changed last, and its size.
+type FileVersions = [Option<(SystemTime, u64)>; 2];
+
 /// The TLS settings of new connections.
 #[derive(Clone)]
 pub(super) struct TlsSettings {
     files: TlsFiles,
+    /// The versions of the files that were loaded first.
+    loaded: FileVersions,
     current: Arc<RwLock<Arc<ServerConfig>>>,
 }
 
 impl TlsSettings {
     /// Loads the files. Fails if one cannot be read, or they do not belong together.
     pub(super) fn load(files: TlsFiles) -> Result<Self, TlsError> {
+        // Before the files are read: a change between reading and watching is noticed.
+        let loaded = versions(&files);
         let current = Arc::new(RwLock::new(Arc::new(load(&files)?)));
-        Ok(Self { files, current })
+        Ok(Self { files, loaded, current })
     }
 
     pub(super) fn acceptor(&self) -> TlsAcceptor {
@@ -56,13 +63,13 @@ impl TlsSettings {
     /// Loads the files again whenever they change, until `stop` is cancelled. Files that do not work are reported, and
     /// the server keeps what it has.
     pub(super) async fn watch(&self, stop: &CancellationToken) {
-        let mut known = self.versions();
+        let mut known = self.loaded;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(RELOAD_INTERVAL) => {}
             }
-            let now = self.versions();
+            let now = versions(&self.files);
             if now == known {
                 continue;
             }
@@ -76,10 +83,10 @@ impl TlsSettings {
             known = now;
         }
     }
+}
 
-    fn versions(&self) -> [Option<(SystemTime, u64)>; 2] {
-        [&self.files.certificate, &self.files.key].map(|file| version(file).ok())
-    }
+fn versions(files: &TlsFiles) -> FileVersions {
+    [&files.certificate, &files.key].map(|file| version(file).ok())
 }
 
 fn version(file: &Path) -> io::Result<(SystemTime, u64)> {
@@ -107,5 +114,34 @@ fn load(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
 impl std::fmt::Debug for TlsSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TlsSettings").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
+
+    use super::*;
+
+    fn certify(files: &TlsFiles, modified: SystemTime) {
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        for (file, text) in [(&files.key, signing_key.serialize_pem()), (&files.certificate, cert.pem())] {
+            std::fs::write(file, text).unwrap();
+            std::fs::File::options().write(true).open(file).unwrap().set_modified(modified).unwrap();
+        }
+    }
+
+    /// A busy server may begin to watch the files long after it has loaded them.
+    #[tokio::test(start_paused = true)]
+    async fn a_change_before_the_watch_begins_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = TlsFiles { certificate: folder.path().join("cert.pem"), key: folder.path().join("key.pem") };
+        certify(&files, SystemTime::UNIX_EPOCH);
+        let settings = TlsSettings::load(files.clone()).unwrap();
+        let before = Arc::clone(&settings.current.read().unwrap());
+        certify(&files, SystemTime::UNIX_EPOCH + Duration::from_secs(1));
+        let stop = CancellationToken::new();
+        tokio::time::timeout(RELOAD_INTERVAL * 2, settings.watch(&stop)).await.expect_err("it watches until `stop`");
+        assert!(!Arc::ptr_eq(&before, &settings.current.read().unwrap()), "the new certificate is not used");
     }
 }

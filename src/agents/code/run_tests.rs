@@ -285,8 +285,7 @@ async fn waiting_costs_no_time() {
         tokio::time::sleep(Duration::from_secs(3_600)).await;
         ToolOutcome::text("at last")
     };
-    let limits = CodeLimits { time: TIME, ..CodeLimits::default() };
-    let program = program("return await notes.add()", limits);
+    let program = program("return await notes.add()", CodeLimits::default());
     let report = run(program, &AbandonedThreads::default(), &CancellationToken::new(), |_| false, slow).await;
     assert_eq!(report.end, CodeEnd::Returned(Some("at last".to_owned())));
 }
