@@ -12,6 +12,7 @@ mod dispatch;
 mod editor;
 mod elicit;
 mod errors;
+mod forwards;
 mod tool_output;
 mod initialize;
 mod limited_client;
@@ -49,6 +50,7 @@ use connection::ClientConnection;
 pub use shared_session::{RunningTurn, SessionObserver, SharedPorts, SharedSession, SharedSessions, next_viewer_id};
 use wire::ClientWriter;
 
+pub use forwards::{ClientRoute, ForwardLink, SessionForwards};
 pub use limits::{UsageError, check_usage};
 pub use message_routes::{IncomingMessage, MessageStream, OutgoingMessage, Response, StreamRoutes};
 pub use relay::{

@@ -3,6 +3,7 @@
 //! Invariant: knows the specs of tools and never calls one.
 
 pub mod offline;
+mod completions;
 mod failure;
 mod known_models;
 mod known_providers;

@@ -13,12 +13,16 @@ mod checks;
 mod client_address;
 mod console;
 mod event_stream;
+mod gateway;
 mod hosts;
+mod internal;
 mod listener;
 mod mcp;
 mod metrics;
 mod oidc;
+mod peers;
 mod protected_resource;
+mod replica_headers;
 mod rest;
 mod runs;
 mod tls;
@@ -29,6 +33,7 @@ pub use console::{
     OtherManifest, SaveOutcome, ServerSetup, ServerSetupError, SetupFinding, StoredManifest,
 };
 pub use hosts::{PublicUrl, PublicUrlError};
+pub use internal::ReplicaParts;
 pub use mcp::{McpParts, ServiceLoader};
 pub use oidc::{IssuerError, JwtError, OidcError, OidcSettings, OidcVerifier, PrincipalMapping};
 pub use tls::{TlsError, TlsFiles};
@@ -71,6 +76,8 @@ use tls::TlsSettings;
 const DRAIN_POLL: Duration = Duration::from_millis(50);
 /// How long connections may take to end after the running turns have ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the check of the shared folder may take.
+const READY_TIMEOUT: Duration = Duration::from_secs(1);
 /// The media type of metrics.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -114,6 +121,8 @@ pub struct ServeParts {
     /// An empty folder, for requests that name none with a token that has none.
     pub empty_folder: PathBuf,
     pub sessions: Arc<SessionMetrics>,
+    /// The place among the replicas of a shared store. `None` if the store is not shared.
+    pub replica: Option<ReplicaParts>,
     /// Returns the number of services in each state.
     pub services: Box<dyn Fn() -> Vec<(&'static str, usize)> + Send + Sync>,
     /// Returns the state of each service that was started.
@@ -178,6 +187,8 @@ pub struct HttpFrontEnd {
     tls: Option<TlsSettings>,
     main: TcpListener,
     metrics: Option<TcpListener>,
+    /// Listens for other replicas.
+    internal: Option<TcpListener>,
 }
 
 impl HttpFrontEnd {
@@ -195,6 +206,14 @@ impl HttpFrontEnd {
         };
         let metrics = match settings.metrics_listen {
             Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        let internal = parts.replica.as_mut().and_then(|replica| replica.listener.take());
+        let internal = match internal {
+            Some(socket) => {
+                let address = socket.local_addr().unwrap_or(settings.listen);
+                Some(adopt(socket, address)?)
+            }
             None => None,
         };
         let state = Arc::new(ServerState {
@@ -216,7 +235,7 @@ impl HttpFrontEnd {
             closing: CancellationToken::new(),
             scope: TaskScope::new(),
         });
-        Ok(Self { settings, state, tls, main, metrics })
+        Ok(Self { settings, state, tls, main, metrics, internal })
     }
 
     /// Returns the address on which the server listens, with its real port.
@@ -238,7 +257,7 @@ impl HttpFrontEnd {
     /// Serves clients until `stop` is cancelled. Then lets running turns end, interrupts those that take too long, and
     /// closes all connections.
     pub async fn run(self, stop: CancellationToken) {
-        let Self { settings, state, tls, main, metrics } = self;
+        let Self { settings, state, tls, main, metrics, internal } = self;
         let (accepting, background) = (TaskScope::new(), TaskScope::new());
         let places = Arc::new(Semaphore::new(settings.connections));
         let listener = |socket, router| Listener {
@@ -252,6 +271,10 @@ impl HttpFrontEnd {
         if let Some(metrics) = metrics {
             accepting.spawn(listener(metrics, metrics_router(&state)).run(accepting.clone()));
         }
+        if let Some(socket) = internal {
+            let (router, metrics, places) = (internal::router(&state), Arc::clone(&state.metrics), Arc::clone(&places));
+            accepting.spawn(Listener { socket, tls: None, router, metrics, places }.run(accepting.clone()));
+        }
         let (watched, cancelled) = (Arc::clone(&state), background.cancelled().clone());
         background.spawn(async move {
             let watch_tls = async {
@@ -259,7 +282,13 @@ impl HttpFrontEnd {
                     tls.watch(&cancelled).await;
                 }
             };
+            let keep_place = async {
+                if let Some(parts) = &watched.parts.replica {
+                    parts.replica.run(&cancelled).await;
+                }
+            };
             tokio::join!(
+                keep_place,
                 watched.authenticator.watch(&cancelled),
                 watched.acp.sweep(watched.idle, &cancelled),
                 console::sweep(&watched, &cancelled),
@@ -279,6 +308,9 @@ impl HttpFrontEnd {
         drop(tokio::time::timeout(settings.drain.min(CLOSE_TIMEOUT) + CLOSE_TIMEOUT, state.scope.stop()).await);
         background.stop().await;
         accepting.stop().await;
+        if let Some(parts) = &state.parts.replica {
+            parts.replica.leave().await;
+        }
     }
 }
 
@@ -310,8 +342,11 @@ fn router(state: &Arc<ServerState>) -> Router {
         .route("/mcp/{*path}", any(mcp::answer))
         .route("/.well-known/oauth-protected-resource", get(protected_resource::show))
         .route("/", get(console::lead_to_console))
-        .merge(rest::routes())
-        .merge(a2a::routes())
+        .merge(
+            rest::routes()
+                .merge(a2a::routes())
+                .layer(middleware::from_fn_with_state(Arc::clone(state), peers::ask_others)),
+        )
         .merge(console::routes(state))
         .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "there is nothing here\n"))
         .layer(middleware::from_fn_with_state(Arc::clone(state), checks::check))
@@ -334,6 +369,20 @@ async fn readiness(State(state): State<Arc<ServerState>>) -> Response {
     if state.draining.is_cancelled() {
         let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down\n");
         return refusal.retry_after(30).into_response();
+    }
+    if let Some(parts) = &state.parts.replica {
+        let replica = parts.replica.clone();
+        // A volume of the network may not answer.
+        let checked = tokio::task::spawn_blocking(move || replica.check_readiness());
+        let problem = match tokio::time::timeout(READY_TIMEOUT, checked).await {
+            Ok(Ok(Ok(()))) => None,
+            Ok(Ok(Err(reason))) => Some(reason.to_string()),
+            Ok(Err(_)) | Err(_) => Some("the folder of --shared-dir does not answer".to_owned()),
+        };
+        if let Some(problem) = problem {
+            let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n"));
+            return refusal.retry_after(5).into_response();
+        }
     }
     "ready\n".into_response()
 }

@@ -18,6 +18,8 @@ mod metrics;
 mod naming;
 mod notices;
 mod other_tokens;
+mod ownership;
+mod permitted_provider;
 mod prompt_error;
 mod restore;
 mod sessions;
@@ -55,7 +57,7 @@ use crate::broker::{BindError, Binding, Broker};
 use crate::conversation::{Content, Message, Role, Usage};
 use crate::ids::{ModeId, ModelRef};
 use crate::llm::Provider;
-use crate::manifest::{ApprovalLevel, ServiceEntry, Settings};
+use crate::manifest::{ApprovalLevel, Settings};
 use crate::principal::{GrantError, UsagePermit};
 use crate::store::{SessionChange, StateEntry, StoreError, StoredSession, UsageTotals};
 use crate::tool::{Notice, NoticeSink, SessionContext, SessionContextPorts};
@@ -456,11 +458,6 @@ impl Session {
 
     pub fn broker(&self) -> Broker {
         self.setup().host().broker.clone()
-    }
-
-    /// Returns the MCP servers that the client passed with the session.
-    pub fn client_services(&self) -> Vec<Arc<ServiceEntry>> {
-        self.setup().host().client_services.clone()
     }
 
     pub fn sessions(&self) -> &Sessions {

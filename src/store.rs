@@ -11,7 +11,10 @@ mod database_key;
 mod database_schema;
 mod key_check;
 mod memories;
+mod notifications;
+mod ownership;
 mod place;
+mod replica;
 mod retention;
 mod routes;
 mod sealing;
@@ -21,15 +24,18 @@ mod transfer;
 
 pub use address::StoreAddress;
 pub use memories::{Memory, MemoryFilter, MemoryOwner, MemoryStore, NewMemory};
+pub use notifications::ListenHub;
+pub use ownership::{ReplicaId, SessionOwner};
 pub use place::StorePlace;
+pub use replica::{FilesMarker, ReadinessError, Replica, ReplicaPeer, ReplicaSettings};
 pub use retention::{RemovedSession, RetentionPolicy, remove_expired};
 pub use routes::{Correction, CorrectionStore};
 pub use sealing::StoreKey;
 pub use sessions::{
-    AuditEntry, AuditFilter, AuditFinding, AuditProblem, COUNTED, ChainReport, Cursor, FolderFilter, ListFilter,
-    NewAuditEntry, NewEvent, NewSession, RecallMatch, RecallQuery, RecallResults, SearchHit, SessionChange,
-    SessionLease, SessionStore, StateEntry, StoredEvent, StoredMessage, StoredSession, TermStats, TermWeights,
-    UsageKey, UsageRow, UsageTotals,
+    AuditEntry, AuditFilter, AuditFinding, AuditProblem, COUNTED, ChainReport, Cursor, EventFollower, FolderFilter,
+    ListFilter, NewAuditEntry, NewEvent, NewSession, OwnerHandle, RecallMatch, RecallQuery, RecallResults, SearchHit,
+    SessionChange, SessionClaim, SessionLease, SessionStore, StateEntry, StoredEvent, StoredMessage, StoredSession,
+    TermStats, TermWeights, UsageKey, UsageRow, UsageTotals,
 };
 pub use tokens::{BrowserLogin, CreatedToken, NewToken, StoredToken, TokenState, TokenStore};
 pub use transfer::{StoreTotals, export_store, import_store, migrate_store};
@@ -104,6 +110,21 @@ pub enum StoreError {
     Different { store: String, found: String, expected: String },
     #[error("the store {address} needs skein {oldest} or newer, and this is skein {own}; use a newer one")]
     OldProgram { address: String, oldest: String, own: String },
+    #[error("turn interrupted: another replica took over the session {id}; load it again")]
+    Taken { id: String },
+    #[error("the session {id} is open on replica {replica}; load it again")]
+    OwnedElsewhere { id: String, replica: String },
+    #[error("the files of this session are on replica {replica}; use --shared-dir with one folder on all replicas")]
+    FilesElsewhere { replica: String },
+    #[error("this server has no place among the replicas of the store {address} at the moment; try again")]
+    NoReplica { address: String },
+    #[error(
+        "the store {address} passes no notifications on, as behind PgBouncer in transaction mode; \
+         set `store.listen_url` to an address of PostgreSQL itself"
+    )]
+    NoNotifications { address: String },
+    #[error("the folder {folder} cannot be shared: {problem}")]
+    SharedFolder { folder: String, problem: String },
 }
 
 impl From<rusqlite::Error> for StoreError {

@@ -22,6 +22,7 @@ mod preview;
 mod session;
 mod state;
 mod target;
+mod work_permit;
 mod working_folder;
 
 pub use activity::{Activity, CallProgress, StepPriority, StepStatus, TodoStep};
@@ -37,6 +38,7 @@ pub use session::{SessionContext, SessionContextPorts, SessionLifetime, SessionS
 pub use state::{NoStateStore, StateEntries, StateStore};
 pub use target::{FileTarget, path_line};
 pub use text::{is_hidden, strip_invisible, strip_to_line, truncate};
+pub use work_permit::{WorkPermit, WorkRefusal};
 pub use working_folder::WorkingFolder;
 
 use std::collections::BTreeMap;

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::ClientConnection;
 use super::message_routes::OutgoingMessage;
-use super::wire::{BATCH_INTERVAL, ClientWriter, MAX_UNSENT, OutputQueue};
+use super::wire::{BATCH_INTERVAL, ClientWriter, LineInjector, MAX_UNSENT, OutputQueue};
 use super::{AcpServer, dispatch};
 
 /// Messages of the client that wait for the dispatch loop. A full queue makes the transport wait.
@@ -31,12 +31,25 @@ const SHUTDOWN: &str = r#"{"jsonrpc":"2.0","method":"_skein/shutdown","params":{
 
 /// Passes the messages of the client to its connection. Dropping the last one ends the connection.
 #[derive(Debug, Clone)]
-pub struct ClientInput(mpsc::Sender<io::Result<String>>);
+pub struct ClientInput {
+    tx: mpsc::Sender<io::Result<String>>,
+    client: LineInjector,
+}
 
 impl ClientInput {
     /// Passes on one message. Returns false if the connection has ended.
     pub async fn send(&self, message: String) -> bool {
-        self.0.send(Ok(message)).await.is_ok()
+        self.tx.send(Ok(message)).await.is_ok()
+    }
+
+    /// Returns true if the connection has ended.
+    pub fn is_closed(&self) -> bool {
+        self.tx.is_closed()
+    }
+
+    /// Sends a message of another server to the client, in order with those of the connection.
+    pub fn inject(&self, message: String) {
+        self.client.send_line(message);
     }
 }
 
@@ -129,6 +142,7 @@ pub fn connect(
     let (wire, queue) = ClientWriter::with_queue();
     let (tx, mut rx) = mpsc::channel(MAX_INPUT);
     let output = ClientOutput { queue, after_piece: false };
+    let client = wire.injector();
     let served = async move {
         let messages = futures::stream::poll_fn(move |context| rx.poll_recv(context));
         let transport = Lines::new(wire.sink(), messages.take_until(stop.cancelled_owned()));
@@ -151,7 +165,7 @@ pub fn connect(
         }
         connection.end().await;
     };
-    (ClientInput(tx), output, served)
+    (ClientInput { tx, client }, output, served)
 }
 
 #[cfg(test)]

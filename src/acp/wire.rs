@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -34,6 +34,19 @@ pub(super) const BATCH_INTERVAL: Duration = Duration::from_millis(2);
 #[derive(Debug, Clone)]
 pub(super) struct ClientWriter {
     queue: Arc<QueueHandle>,
+}
+
+/// Sends lines to a client as long as its connection has a handle to the queue.
+#[derive(Debug, Clone)]
+pub(super) struct LineInjector(Weak<QueueHandle>);
+
+impl LineInjector {
+    /// Queues a message that is complete. Does nothing once the connection has ended.
+    pub(super) fn send_line(&self, line: String) {
+        if let Some(queue) = self.0.upgrade() {
+            queue.0.push(OutputItem::Line(line));
+        }
+    }
 }
 
 /// The queue of items to write. Waking the writer for every chunk of a stream costs more than writing it. While the
@@ -201,6 +214,11 @@ impl ClientWriter {
     pub(super) fn with_queue() -> (Self, Arc<OutputQueue>) {
         let queue: Arc<OutputQueue> = Arc::default();
         (Self { queue: Arc::new(QueueHandle(Arc::clone(&queue))) }, queue)
+    }
+
+    /// Returns a handle that does not keep the queue open.
+    pub(super) fn injector(&self) -> LineInjector {
+        LineInjector(Arc::downgrade(&self.queue))
     }
 
     /// Queues a message that is complete.

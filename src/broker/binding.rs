@@ -9,6 +9,7 @@ mod hooks;
 pub(super) mod host_gate;
 mod permit;
 mod policy;
+mod prepare;
 mod redirect;
 mod resources;
 mod sandbox;
@@ -358,9 +359,7 @@ impl Binding {
         if let Some(target) = target {
             context = context.with_targets([target.real]);
         }
-        if let Some(keeper) = context.session.keeper.get().filter(|_| tool.may_change_files()) {
-            keeper.before_change().await;
-        }
+        prepare::prepare_call(tool, &context).await?;
         context.report(Activity::Running);
         let hooked = self.call_to_report(&arguments, &context);
         let call = ToolCall { tool: tool.spec.name.clone(), arguments, context };

@@ -119,7 +119,9 @@ pub(super) fn run(
                 draining: CancellationToken::new(),
                 open_sessions: Arc::new(acp::SharedSessions::of_one_client()),
             };
-            let served = acp::serve(front, std::io::stdin(), std::io::stdout(), started.interrupt()).await;
+            // A prompt then goes from the reader to the thread that runs the turn, not through the main thread.
+            let serving = acp::serve(front, std::io::stdin(), std::io::stdout(), started.interrupt());
+            let served = background.run(serving).await;
             background.stop().await;
             served.map_err(|error| CommandError::work(format!("the connection broke: {error}"), "see the log"))
         },

@@ -49,7 +49,7 @@ pub(super) fn run(
         connections: MAX_CONNECTIONS,
     };
     let (flags, store) = (args.speaker.clone(), folders.store.clone());
-    let launch = ServerLaunch { settings, socket: None, oidc: None, flags, store, fork: false };
+    let launch = ServerLaunch { settings, socket: None, oidc: None, flags, store, replica: None, fork: false };
     let mut page = None;
     let served = launch.serve(global, folders, output, |server: &HttpFrontEnd, output: &mut CommandOutput| {
         page = show_page(server, args.no_browser, folders, output)?;

@@ -31,6 +31,8 @@ pub(super) struct Folders {
     pub(super) data: PathBuf,
     /// The place of sessions, memories, corrections and tokens.
     pub(super) store: StorePlace,
+    /// The folder of all replicas for the files of sessions. `None`: those are in `data` and `state`.
+    pub(super) shared: Option<PathBuf>,
     /// Logs, sockets and scratch files.
     pub(super) state: PathBuf,
     /// The owner of the data that a command uses.
@@ -107,6 +109,7 @@ impl Folders {
             config: folder("SKEIN_CONFIG_DIR")?.unwrap_or_else(|| config_home.join("skein")),
             state,
             store: StorePlace::files(&data).with_key(key),
+            shared: None,
             data,
             config_home,
             home,
@@ -144,7 +147,8 @@ impl Folders {
     pub(super) fn paths_to_hide(&self) -> HiddenPaths {
         let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         let cache = cache.unwrap_or_else(|| self.home.join(".cache")).join("skein");
-        HiddenPaths::new(&self.home, [self.config.clone(), self.data.clone(), self.state.clone(), cache])
+        let own = [self.config.clone(), self.data.clone(), self.state.clone(), cache];
+        HiddenPaths::new(&self.home, own.into_iter().chain(self.shared.clone()))
     }
 
     /// Returns the folder for private copies of caches. It is not below a cache: the kernel mounts no copy inside its

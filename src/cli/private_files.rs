@@ -124,6 +124,7 @@ mod tests {
             state: data.join("state"),
             data: data.clone(),
             store: crate::store::StorePlace::files(&data),
+            shared: None,
             home,
         };
         let kept = ["sessions.db-wal", "apps/a/index.html", "state/log/skein.log"].map(|name| data.join(name));

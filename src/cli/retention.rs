@@ -27,7 +27,7 @@ pub(super) fn policy(folders: &Folders) -> Result<RetentionPolicy, RetentionConf
     if has_errors(&found) {
         return Err(RetentionConfigError { folder: folders.config.clone() });
     }
-    let settings = manifests.configs.iter().filter_map(|entry| entry.config.store?.retention).next_back();
+    let settings = manifests.configs.iter().filter_map(|entry| entry.config.store.as_ref()?.retention).next_back();
     let settings = settings.unwrap_or_default();
     let age = settings.days.map(|days| Duration::from_secs(u64::from(days) * 24 * 60 * 60));
     Ok(RetentionPolicy { age, count: settings.sessions })

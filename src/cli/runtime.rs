@@ -25,7 +25,7 @@ use crate::orchestrator::Orchestrator;
 use crate::principal::GrantError;
 use crate::process::{self, Reaper};
 use crate::runtime::{Runtime, RuntimePaths};
-use crate::sandbox::SandboxLauncher;
+use crate::sandbox::{HiddenPaths, SandboxLauncher};
 use crate::services::{Cassette, Environment, PoolOptions};
 use crate::session::{AttentionSink, SessionError, SessionOptions, Sessions};
 use crate::store;
@@ -97,8 +97,10 @@ pub(super) fn block_on_until<T>(
     })?;
     let scratch = folders.state.join("scratch").join(std::process::id().to_string());
     let id = format!("cli-{}", std::process::id());
+    // Finding out which of them exist takes about a hundred system calls.
+    let hidden = folders.paths_to_hide();
     let ports = SessionContextPorts {
-        hidden: Arc::new(folders.paths_to_hide()),
+        hidden: Arc::new(hidden.clone()),
         audit: Arc::new(CommandAuditLog::new(folders, random_id("cli"))),
         ..SessionContextPorts::default()
     };
@@ -110,7 +112,7 @@ pub(super) fn block_on_until<T>(
         let options = PoolOptions {
             environment: Environment::new(folders.environment()),
             reaper: Some(reaper()?),
-            sandbox: Some(sandbox_launcher(folders)?),
+            sandbox: Some(sandbox_launcher(folders, hidden)?),
             data: folders.data.clone(),
             store: Some(folders.store.clone()),
             user: folders.user(),
@@ -146,11 +148,11 @@ pub(super) fn block_on_until<T>(
 }
 
 /// Returns what all sandboxes of this command have in common.
-fn sandbox_launcher(folders: &Folders) -> Result<SandboxLauncher, CommandError> {
+fn sandbox_launcher(folders: &Folders, hidden: HiddenPaths) -> Result<SandboxLauncher, CommandError> {
     Ok(SandboxLauncher {
         program: own_program()?,
         home: folders.home.clone(),
-        hidden: folders.paths_to_hide(),
+        hidden,
         caches: folders.sandbox_caches(),
         runtime_folder: std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
         sockets: sockets(folders),
@@ -168,9 +170,9 @@ pub(super) fn sockets(folders: &Folders) -> PathBuf {
 /// Opens sessions over the store, with scratch files in the state folder.
 pub(super) fn sessions(store: store::SessionStore, limits: TurnLimits, folders: &Folders) -> Sessions {
     let hidden = Arc::new(folders.paths_to_hide());
-    let scratch = folders.state.join("scratch");
+    let scratch = folders.shared.as_ref().unwrap_or(&folders.state).join("scratch");
     let attention: Option<Arc<dyn AttentionSink>> = Some(Arc::new(UserAttention));
-    let checkpoints = Some(folders.data.join("checkpoints"));
+    let checkpoints = Some(folders.shared.as_ref().unwrap_or(&folders.data).join("checkpoints"));
     let options = SessionOptions { limits, scratch, hidden, os: std::env::consts::OS, attention, checkpoints };
     Sessions::new(store, options)
 }

@@ -1,6 +1,7 @@
 //! `skein serve`: serves clients over HTTP, each with a token.
 
 mod oidc_settings;
+mod replica_flags;
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
@@ -40,6 +41,7 @@ use crate::session::{SessionMetrics, Sessions};
 use crate::store::StorePlace;
 use crate::task::TaskScope;
 use crate::tool::ServiceHealth;
+use replica_flags::{ReplicaFlags, ReplicaLaunch};
 
 /// Time for connections to end after `--drain`.
 const END_TIME: Duration = Duration::from_secs(20);
@@ -102,6 +104,8 @@ pub(super) struct ServeArgs {
     oidc_audience: Option<String>,
     #[command(flatten)]
     store: StoreFlag,
+    #[command(flatten)]
+    replica: ReplicaFlags,
     /// Offer the unstable session/fork method
     #[arg(long)]
     unstable_fork: bool,
@@ -181,8 +185,9 @@ pub(super) fn run(
     let (settings, socket) = args.settings()?;
     let oidc = oidc_settings::verifier(args, &with_required_sandbox(global)?, folders, output)?;
     let store = args.store.place(folders, output)?;
+    let replica = args.replica.launch(&store, &with_required_sandbox(global)?, folders, output)?;
     let (flags, fork) = (args.speaker.clone(), args.unstable_fork);
-    ServerLaunch { settings, socket, oidc, flags, store, fork }.serve(global, folders, output, |_, _| Ok(()))
+    ServerLaunch { settings, socket, oidc, flags, store, replica, fork }.serve(global, folders, output, |_, _| Ok(()))
 }
 
 /// What a command chooses for the server that it runs.
@@ -195,6 +200,8 @@ pub(super) struct ServerLaunch {
     pub(super) flags: AgentFlags,
     /// The place of sessions and tokens.
     pub(super) store: StorePlace,
+    /// The place among the replicas of a shared store.
+    pub(super) replica: Option<ReplicaLaunch>,
     /// Offers the unstable `session/fork` method.
     pub(super) fork: bool,
 }
@@ -208,11 +215,16 @@ impl ServerLaunch {
         output: &mut CommandOutput,
         ready: impl FnOnce(&HttpFrontEnd, &mut CommandOutput) -> Result<(), CommandError>,
     ) -> Result<(), CommandError> {
-        let Self { settings, socket, oidc, flags, store, fork } = self;
+        let Self { settings, socket, oidc, flags, store, replica, fork } = self;
         let global = &with_required_sandbox(global)?;
-        let folders = &Folders { store: store.clone(), ..folders.clone() };
+        let shared = replica.as_ref().and_then(|replica| replica.shared_dir.clone());
+        let folders = &Folders { store: store.clone(), shared, ..folders.clone() };
         let tokens = store.tokens().map_err(|error| store_failure(&error))?;
-        let (place, store) = (store.clone(), store.sessions().map_err(|error| store_failure(&error))?);
+        let place = store.clone();
+        let (store, replica) = match replica {
+            Some(replica) => replica.join(&place, folders).map(|(store, parts)| (store, Some(parts)))?,
+            None => (store.sessions().map_err(|error| store_failure(&error))?, None),
+        };
         let empty_folder = folders.empty_folder();
         private_files::make_folder(&empty_folder).map_err(|error| {
             let problem = format!("{} cannot be created: {error}", empty_folder.display());
@@ -270,6 +282,7 @@ impl ServerLaunch {
                     setup: Arc::new(LocalSetup { global: global.clone(), folders: folders.clone() }),
                     folder: folders.cwd.clone(),
                     empty_folder,
+                    replica,
                     sessions: Arc::clone(front.sessions.metrics()),
                     services: Box::new(move || service_states(&counted_pool)),
                     pool_status: Box::new(move || pool.status()),

@@ -266,6 +266,7 @@ mod tests {
             state: below("state"),
             principal: Principal::local(),
             store: crate::store::StorePlace::files(below("data")),
+            shared: None,
         };
         let global = Cli::try_parse_from(["skein", "agents"]).unwrap().global;
         TestSetup { setup: LocalSetup { global, folders }, _folder: folder }

@@ -17,6 +17,14 @@ pub(super) fn store_failure(error: &StoreError) -> CommandError {
             display_line(&error.to_string()),
             "check host, port, database, user and password in --store or SKEIN_STORE, and that the database runs",
         ),
+        StoreError::NoNotifications { .. } => CommandError::usage(
+            display_line(&error.to_string()),
+            "add `store: {listen_url: \"postgres://USER@HOST:PORT/DATABASE\"}` to your config.yaml",
+        ),
+        StoreError::SharedFolder { .. } => CommandError::usage(
+            display_line(&error.to_string()),
+            "name a folder with --shared-dir that exists, that Skein can write, and that all replicas mount",
+        ),
         StoreError::PasswordFile { .. } => {
             CommandError::usage(display_line(&error.to_string()), "make it readable by you only, with mode 600")
         }

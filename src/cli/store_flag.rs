@@ -53,12 +53,20 @@ pub(super) fn database_on_command_line(
     database(address, folders)
 }
 
+/// Reads an address, with the password of the user's password file. Fails if either cannot be used.
+pub(super) fn read_address(text: &str, folders: &Folders) -> Result<StoreAddress, CommandError> {
+    with_password(parse_address(text)?, folders)
+}
+
 fn parse_address(text: &str) -> Result<StoreAddress, CommandError> {
     text.parse::<StoreAddress>().map_err(|error| store_failure(&error))
 }
 
 fn database(address: StoreAddress, folders: &Folders) -> Result<StorePlace, CommandError> {
+    Ok(folders.store.clone().with_database(Arc::new(with_password(address, folders)?)))
+}
+
+fn with_password(address: StoreAddress, folders: &Folders) -> Result<StoreAddress, CommandError> {
     let file = environment::variable("PGPASSFILE").map_or_else(|| folders.home.join(".pgpass"), PathBuf::from);
-    let address = address.with_password_file(&file).map_err(|error| store_failure(&error))?;
-    Ok(folders.store.clone().with_database(Arc::new(address)))
+    address.with_password_file(&file).map_err(|error| store_failure(&error))
 }

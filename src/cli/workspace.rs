@@ -278,6 +278,7 @@ mod tests {
             config: below("config"),
             data: below("data"),
             store: crate::store::StorePlace::files(below("data")),
+            shared: None,
             state: below("state"),
             principal: Principal::local(),
         };

@@ -10,19 +10,20 @@ use futures::StreamExt as _;
 use futures::stream::{self, BoxStream, Stream};
 use genai::adapter::AdapterKind;
 use genai::chat::{
-    Binary, CacheControl, ChatMessage, ChatOptions, ChatRequest, ChatRole, ChatStream, ChatStreamEvent, ContentPart,
+    Binary, CacheControl, ChatMessage, ChatOptions, ChatRequest, ChatRole, ChatStreamEvent, ContentPart,
     MessageContent, StopReason, StreamEnd, Tool, ToolCall, ToolResponse,
 };
 use genai::resolver::{AuthData, Endpoint};
 use genai::{Client, ModelIden, ModelSpec, ServiceTarget};
 use serde_json::{Map, Value, json};
 
+use super::completions::{AnswerEvents, CompletionsClient, HEADER_TIMEOUT, READ_TIMEOUT};
 use super::failure::{FailureKind, RequestFailure};
 use super::known_providers::{KNOWN, KnownProvider, OWN};
 use super::queue::{QueueTicket, RequestPlace, RequestQueue};
 use super::{
-    LlmError, MAX_ANSWER, ModelInfo, ModelRegistry, ModelRequest, ModelStop, Price, Provider, RequestOrigin,
-    StreamEvent,
+    LlmError, MAX_ANSWER, ModelInfo, ModelRegistry, ModelRequest, ModelStop, OfferedTool, Price, Provider,
+    RequestOrigin, StreamEvent,
 };
 use crate::conversation::{Content, Message, MessagePart, Role, ToolUse, Usage};
 use crate::ids::ModelRef;
@@ -40,6 +41,8 @@ const MAX_WRONG_ARGUMENTS: usize = 1000;
 pub struct HttpProvider {
     name: ModelRef,
     client: Client,
+    /// Asks the model in place of genai, if genai is not necessary.
+    completions: Option<Arc<CompletionsClient>>,
     /// Kept to remove it from error texts.
     key: Option<String>,
     target: ServiceTarget,
@@ -101,22 +104,42 @@ impl HttpProvider {
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| unusable(error.to_string()))?;
+        let completions = CompletionsClient::for_target(&target, http.clone()).map(Arc::new);
         let client = Client::builder().with_reqwest(http).build().map_err(|error| unusable(error.to_string()))?;
         let facts = models.info(name, has_own_address);
         let limits = configured.map(|address| address.limits).unwrap_or_default();
         let queue = models.queues.queue(target.endpoint.base_url(), key.as_deref(), limits);
-        Ok(Self { name: name.clone(), client, key, target, facts, queue, origin: RequestOrigin::default() })
+        let (name, origin) = (name.clone(), RequestOrigin::default());
+        Ok(Self { name, client, completions, key, target, facts, queue, origin })
     }
 
-    async fn open(&self, request: ChatRequest) -> Result<ChatStream, LlmError> {
+    /// Converts a request to the types of the client that sends it.
+    fn prepare(&self, request: &ModelRequest) -> PreparedRequest {
+        let messages = chat_history(request);
+        match &self.completions {
+            Some(client) => {
+                let (client, tools) = (Arc::clone(client), Arc::clone(&request.tools));
+                PreparedRequest::Completions { client, messages, tools }
+            }
+            None => PreparedRequest::Genai(with_tools(ChatRequest::new(messages), &request.tools)),
+        }
+    }
+
+    async fn open(&self, request: PreparedRequest) -> Result<AnswerEvents, LlmError> {
+        let request = match request {
+            PreparedRequest::Completions { client, messages, tools } => {
+                return client.ask(&messages, &tools).map_err(|error| self.failure(&error));
+            }
+            PreparedRequest::Genai(request) => request,
+        };
         let options = ChatOptions::default()
             .with_capture_usage(true)
             .with_capture_tool_calls(true)
-            .with_stream_header_timeout(Duration::from_secs(120))
-            .with_stream_read_timeout(Duration::from_secs(300));
+            .with_stream_header_timeout(HEADER_TIMEOUT)
+            .with_stream_read_timeout(READ_TIMEOUT);
         let target = ModelSpec::Target(self.target.clone());
         let response = self.client.exec_chat_stream(target, request, Some(&options)).await;
-        response.map(|response| response.stream).map_err(|error| self.failure(&error))
+        response.map(|response| response.stream.boxed()).map_err(|error| self.failure(&error))
     }
 
     fn failure(&self, error: &genai::Error) -> LlmError {
@@ -165,14 +188,20 @@ impl Provider for HttpProvider {
 
     fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
         let ticket = self.queue.enter(&self.origin);
-        let begin = RequestStep::Queue { ticket, request: Box::new(chat_request(&request)), is_told: false };
+        let begin = RequestStep::Queue { ticket, request: Box::new(self.prepare(&request)), is_told: false };
         stream::unfold(begin, |step| self.step(step)).boxed()
     }
 }
 
+/// A request in the types of the client that sends it.
+enum PreparedRequest {
+    Completions { client: Arc<CompletionsClient>, messages: Vec<ChatMessage>, tools: Arc<[OfferedTool]> },
+    Genai(ChatRequest),
+}
+
 /// Where a request is on its way: in the queue, at the provider, answered.
 enum RequestStep<'a> {
-    Queue { ticket: QueueTicket, request: Box<ChatRequest>, is_told: bool },
+    Queue { ticket: QueueTicket, request: Box<PreparedRequest>, is_told: bool },
     Answer { events: BoxStream<'a, Result<StreamEvent, LlmError>>, place: RequestPlace },
     End,
 }
@@ -212,7 +241,7 @@ impl HttpProvider {
 
 impl HttpProvider {
     /// Converts the events of the provider. Nothing follows `Done` or an error.
-    fn events(&self, events: ChatStream) -> impl Stream<Item = Result<StreamEvent, LlmError>> {
+    fn events(&self, events: AnswerEvents) -> impl Stream<Item = Result<StreamEvent, LlmError>> {
         let begun = (events, false, false, Arguments::default());
         let whole = stream::unfold(begun, async move |(mut events, heard, over, mut arguments)| {
             if over {
@@ -325,7 +354,8 @@ fn address(known: &KnownProvider, base: Option<String>) -> String {
     if base.ends_with('/') { base } else { format!("{base}/") }
 }
 
-fn chat_request(request: &ModelRequest) -> ChatRequest {
+/// Converts the system prompt and the messages of a request.
+fn chat_history(request: &ModelRequest) -> Vec<ChatMessage> {
     let mut messages: Vec<ChatMessage> = Vec::with_capacity(request.messages.len() + 1);
     if !request.system.is_empty() {
         // Tools and system prompt stay the same while messages change, so the provider caches them separately.
@@ -345,16 +375,19 @@ fn chat_request(request: &ModelRequest) -> ChatRequest {
     if let Some(last) = messages.last_mut() {
         last.options = Some(CacheControl::Ephemeral.into());
     }
-    let tools: Vec<_> = request
-        .tools
-        .iter()
-        .map(|tool| {
-            let schema = Value::Object(tool.schema.as_ref().clone());
-            Tool::new(tool.name.clone()).with_description(tool.description.clone()).with_schema(schema)
-        })
-        .collect();
-    let chat = ChatRequest::new(messages);
-    if tools.is_empty() { chat } else { chat.with_tools(tools) }
+    messages
+}
+
+/// Adds the tools to a request of genai.
+fn with_tools(chat: ChatRequest, tools: &[OfferedTool]) -> ChatRequest {
+    if tools.is_empty() {
+        return chat;
+    }
+    let tools = tools.iter().map(|tool| {
+        let schema = Value::Object(tool.schema.as_ref().clone());
+        Tool::new(tool.name.clone()).with_description(tool.description.clone()).with_schema(schema)
+    });
+    chat.with_tools(tools)
 }
 
 /// Converts a message. Tool results become a separate message; their images follow in a user message.
@@ -421,6 +454,10 @@ fn content_part(content: &Content) -> ContentPart {
         Content::Resource(_) | Content::Link(_) => ContentPart::Text(content.to_plain_text()),
     }
 }
+
+#[cfg(test)]
+#[path = "dialect_tests.rs"]
+mod dialect_tests;
 
 #[cfg(test)]
 mod tests {

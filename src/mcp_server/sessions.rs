@@ -108,6 +108,8 @@ impl OpenSessions {
     /// session is unknown or has another mode or folder.
     pub(super) async fn open(&self, mode: &ModeId, wanted: &AskArguments) -> Result<Arc<OpenSession>, OpenError> {
         let mut open = self.open.lock().await;
+        // Another replica may have them.
+        open.retain(|talk| !talk.session.is_taken());
         // A token may allow fewer open sessions.
         let others = self.sessions.grant().limits().sessions.map_or(MAX_IDLE_SESSIONS, |limit| {
             usize::try_from(limit.saturating_sub(1)).unwrap_or(MAX_IDLE_SESSIONS).min(MAX_IDLE_SESSIONS)

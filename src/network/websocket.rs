@@ -1,7 +1,7 @@
 //! A WebSocket client: TCP, TLS with the system's certificates, and the handshake with a token.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{self, ClientConfig};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
@@ -25,6 +26,8 @@ use super::http_client::tls_provider;
 
 /// How long the connection and the handshake may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// The same for another replica, which is near.
+const REPLICA_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that sends nothing for this long is gone. Skein's server sends a ping every 30 seconds.
 const MAX_SILENCE: Duration = Duration::from_secs(90);
 /// How long the last frames may take.
@@ -128,6 +131,28 @@ impl std::fmt::Debug for WebSocketClient {
 }
 
 impl WebSocketClient {
+    /// Connects to a replica of this server on a private network, with the bearer token of a client and another header.
+    /// Fails if the replica cannot be reached, or refuses the token.
+    pub async fn connect_replica(
+        address: SocketAddr,
+        path: &str,
+        token: &str,
+        header: (&'static str, &str),
+    ) -> Result<Self, WebSocketError> {
+        let wrong = |error: Error| WebSocketError::Handshake(error.to_string());
+        let connect = async {
+            let mut request = format!("ws://{address}{path}").into_client_request().map_err(wrong)?;
+            for (name, value) in [("authorization", format!("Bearer {token}").as_str()), header] {
+                let mut value = HeaderValue::from_str(value).map_err(|_| WebSocketError::BadToken)?;
+                value.set_sensitive(true);
+                request.headers_mut().insert(name, value);
+            }
+            let tcp = TcpStream::connect(address).await.map_err(WebSocketError::Unreachable)?;
+            Self::shake_hands(request, Box::new(tcp_stream(tcp)?)).await
+        };
+        timeout(REPLICA_TIMEOUT, connect).await.unwrap_or(Err(WebSocketError::TimeOut))
+    }
+
     /// Connects with a bearer token. Fails if the server cannot be reached, its certificate is not trusted, or it
     /// refuses the token.
     pub async fn connect(address: &WebSocketAddress, token: &str) -> Result<Self, WebSocketError> {
@@ -147,19 +172,21 @@ impl WebSocketClient {
             Host::Ipv4(ip) => TcpStream::connect((*ip, port)).await,
             Host::Ipv6(ip) => TcpStream::connect((*ip, port)).await,
         };
-        let tcp = connected.map_err(WebSocketError::Unreachable)?;
-        // Small messages must not wait for each other.
-        tcp.set_nodelay(true).map_err(WebSocketError::Unreachable)?;
+        let tcp = tcp_stream(connected.map_err(WebSocketError::Unreachable)?)?;
         let stream: Box<dyn ByteStream> = match address.url.scheme() {
             "wss" => Box::new(secure(&address.host, tcp).await?),
             _ => Box::new(tcp),
         };
+        Self::shake_hands(request, stream).await
+    }
+
+    async fn shake_hands(request: Request, stream: Box<dyn ByteStream>) -> Result<Self, WebSocketError> {
         let config = WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
         let opened = tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await;
         match opened {
             Ok((stream, _)) => Ok(Self { stream, heard: Instant::now() }),
             Err(Error::Http(response)) => Err(WebSocketError::Status(response.status().as_u16())),
-            Err(error) => Err(wrong(error)),
+            Err(error) => Err(WebSocketError::Handshake(error.to_string())),
         }
     }
 
@@ -201,6 +228,12 @@ impl WebSocketClient {
         // Fails only if the connection is lost already.
         drop(timeout(CLOSE_TIMEOUT, self.stream.close(None)).await);
     }
+}
+
+/// Returns a connection on which small messages do not wait for each other.
+fn tcp_stream(tcp: TcpStream) -> Result<TcpStream, WebSocketError> {
+    tcp.set_nodelay(true).map_err(WebSocketError::Unreachable)?;
+    Ok(tcp)
 }
 
 async fn secure(host: &Host<String>, tcp: TcpStream) -> Result<TlsStream<TcpStream>, WebSocketError> {

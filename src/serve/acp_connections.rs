@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::ServerState;
 use super::authenticator::ActiveToken;
+use super::gateway::{ClientGateway, ClientSecret};
 use super::metrics::{ConnectionGauge, ConnectionKind};
 use crate::acp::{
-    self, ClientInput, ClientOutput, IncomingMessage, MessageStream, OutgoingMessage, OutputMeter, Response,
-    StreamRoutes,
+    self, ClientOutput, IncomingMessage, MessageStream, OutgoingMessage, OutputMeter, Response, StreamRoutes,
 };
 
 /// How long a connection that ends may take to store its turns.
@@ -33,7 +33,7 @@ pub(super) struct AcpConnections {
 pub(super) struct AcpHttpClient {
     pub(super) id: String,
     token: Arc<ActiveToken>,
-    input: ClientInput,
+    gateway: ClientGateway,
     routes: StreamRoutes,
     streams: Mutex<HashMap<MessageStream, Arc<EventQueue>>>,
     sent: OutputMeter,
@@ -80,8 +80,8 @@ impl AcpConnections {
     pub(super) async fn open(
         state: &Arc<ServerState>,
         token: &Arc<ActiveToken>,
-        initialize: IncomingMessage,
-        text: String,
+        secret: ClientSecret,
+        (initialize, text): (IncomingMessage, String),
     ) -> Option<(Arc<AcpHttpClient>, InitializeAnswer)> {
         let stop = CancellationToken::new();
         let (input, output, served) = acp::connect(state.acp_server(token), stop.clone());
@@ -89,7 +89,7 @@ impl AcpConnections {
         let client = Arc::new(AcpHttpClient {
             id: connection_id(),
             token: Arc::clone(token),
-            input,
+            gateway: ClientGateway::new(state, token, secret, input),
             routes: StreamRoutes::default(),
             streams: Mutex::default(),
             sent: output.meter(),
@@ -114,7 +114,7 @@ impl AcpConnections {
             watched.watch(&finished, &stop).await;
             server.acp.all().remove(&watched.id);
         });
-        client.input.send(text).await;
+        client.gateway.send(text).await;
         let answer = answer_rx.await.ok()?;
         if answer.outcome == Response::Error {
             client.close();
@@ -158,7 +158,7 @@ impl AcpHttpClient {
     /// Passes a message of the client on. Returns false if the connection has ended.
     pub(super) async fn receive(&self, message: &IncomingMessage, text: String) -> bool {
         self.routes.add(message);
-        self.input.send(text).await
+        self.gateway.send(text).await
     }
 
     /// Opens a stream. A stream that the client has open already ends.
@@ -185,6 +185,7 @@ impl AcpHttpClient {
                 tracing::info!(connection = %self.id, "the client does not read; its connection ends");
             }
             () = self.token.ended.cancelled() => {}
+            () = self.gateway.wait_for_end() => {}
             () = self.close.cancelled() => {}
         }
         self.close();

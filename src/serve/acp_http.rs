@@ -12,8 +12,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::response::{IntoResponse as _, Response};
 
 use super::acp_connections::{AcpConnections, AcpHttpClient, EventReader};
-use super::authenticator::ActiveToken;
+use super::authenticator::{ActiveToken, bearer_token};
 use super::checks::{Refusal, read_body};
+use super::gateway::ClientSecret;
 use super::{ServerState, acp_websocket};
 use crate::acp::{IncomingMessage, MessageStream, UsageError, check_usage};
 
@@ -34,7 +35,10 @@ pub(super) async fn answer(
     request: Request,
 ) -> Result<Response, Refusal> {
     match (request.method(), upgrade) {
-        (&Method::GET, Ok(upgrade)) => Ok(acp_websocket::answer(state, token, upgrade)),
+        (&Method::GET, Ok(upgrade)) => {
+            let secret = client_secret(request.headers());
+            Ok(acp_websocket::answer(state, token, secret, upgrade))
+        }
         (&Method::GET, Err(rejection)) if request.headers().contains_key(header::UPGRADE) => {
             Ok(rejection.into_response())
         }
@@ -66,7 +70,7 @@ async fn post(state: Arc<ServerState>, token: Arc<ActiveToken>, request: Request
     let text = String::from_utf8(read_body(body).await?).unwrap_or_else(|_| "not UTF-8".to_owned());
     let message = IncomingMessage::parse(&text);
     let Some(client) = client else {
-        return open(state, token, message, text).await;
+        return open(state, token, client_secret(&parts.headers), (message, text)).await;
     };
     if let (Some(header), Some(session)) = (text_of(&parts.headers, &SESSION), message.session())
         && header != session
@@ -86,14 +90,14 @@ async fn post(state: Arc<ServerState>, token: Arc<ActiveToken>, request: Request
 async fn open(
     state: Arc<ServerState>,
     token: Arc<ActiveToken>,
-    message: IncomingMessage,
-    text: String,
+    secret: ClientSecret,
+    (message, text): (IncomingMessage, String),
 ) -> Result<Response, Refusal> {
     if !message.is_initialize() {
         let text = "`Acp-Connection-Id` is required, except for `initialize`\n";
         return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
     }
-    let opened = AcpConnections::open(&state, &token, message, text).await;
+    let opened = AcpConnections::open(&state, &token, secret, (message, text)).await;
     let (client, answer) = opened.ok_or_else(|| {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the connection ended at once\n").retry_after(5)
     })?;
@@ -140,6 +144,11 @@ fn find(state: &ServerState, token: &ActiveToken, headers: &HeaderMap) -> Result
     let id = text_of(headers, &CONNECTION);
     let id = id.ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, "`Acp-Connection-Id` is required\n"))?;
     state.acp.find(id, token).ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, NO_CONNECTION))
+}
+
+/// Returns the token of a request that was checked already.
+fn client_secret(headers: &HeaderMap) -> ClientSecret {
+    ClientSecret(bearer_token(headers).unwrap_or_default().to_owned())
 }
 
 fn usage_refusal(error: &UsageError) -> Refusal {

@@ -13,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 use super::ServerState;
 use super::authenticator::ActiveToken;
 use super::checks::MAX_BODY;
+use super::gateway::{ClientGateway, ClientSecret};
 use super::metrics::{ConnectionGauge, ConnectionKind};
-use crate::acp::{self, ClientInput, ClientOutput, OutgoingMessage, OutputMeter};
+use crate::acp::{self, ClientOutput, OutgoingMessage, OutputMeter};
 
 /// Messages up to this size are read whole, so that the client gets a close code instead of a broken connection.
 const MAX_READ: usize = MAX_BODY + (4 << 20);
@@ -41,6 +42,8 @@ enum CloseReason {
     Unread,
     Silent,
     TokenEnded,
+    /// The sessions of the client are on another replica now.
+    Moved,
     Shutdown,
 }
 
@@ -52,6 +55,7 @@ impl CloseReason {
             Self::Unread => (close_code::POLICY, "the client does not read"),
             Self::Silent => (close_code::POLICY, "the client does not answer"),
             Self::TokenEnded => (close_code::POLICY, "the token has ended"),
+            Self::Moved => (close_code::AWAY, "the session is on another replica; connect again"),
             Self::Shutdown => (close_code::AWAY, "the server is shutting down"),
         };
         Some(CloseFrame { code, reason: reason.into() })
@@ -59,7 +63,12 @@ impl CloseReason {
 }
 
 /// Switches a request to WebSocket and serves the connection.
-pub(super) fn answer(state: Arc<ServerState>, token: Arc<ActiveToken>, upgrade: WebSocketUpgrade) -> Response {
+pub(super) fn answer(
+    state: Arc<ServerState>,
+    token: Arc<ActiveToken>,
+    secret: ClientSecret,
+    upgrade: WebSocketUpgrade,
+) -> Response {
     let upgrade = upgrade
         .max_message_size(MAX_READ)
         .max_frame_size(MAX_READ)
@@ -70,17 +79,18 @@ pub(super) fn answer(state: Arc<ServerState>, token: Arc<ActiveToken>, upgrade: 
         let task_state = Arc::clone(&state);
         // The scope waits for the connection at the shutdown.
         state.scope.spawn(async move {
-            serve(&task_state, &token, socket).await;
+            serve(&task_state, &token, secret, socket).await;
             drop(done);
         });
         drop(ended.await);
     })
 }
 
-async fn serve(state: &ServerState, token: &ActiveToken, socket: WebSocket) {
+async fn serve(state: &Arc<ServerState>, token: &Arc<ActiveToken>, secret: ClientSecret, socket: WebSocket) {
     let _counted = ConnectionGauge::new(&state.metrics, ConnectionKind::AcpWebSocket);
     let stop = CancellationToken::new();
     let (input, mut output, served) = acp::connect(state.acp_server(token), stop.clone());
+    let gateway = ClientGateway::new(state, token, secret, input);
     let (mut sink, mut stream) = socket.split();
     let sent = output.meter();
     let finished = CancellationToken::new();
@@ -91,7 +101,7 @@ async fn serve(state: &ServerState, token: &ActiveToken, socket: WebSocket) {
     });
     let reason = {
         let silence = state.idle.max(MIN_SILENCE);
-        let mut reading = std::pin::pin!(read(&mut stream, &input, token, silence));
+        let mut reading = std::pin::pin!(read(&mut stream, &gateway, token, silence));
         let mut writing = std::pin::pin!(write(&mut sink, &mut output));
         tokio::select! {
             () = finished.cancelled() => CloseReason::Client,
@@ -99,6 +109,7 @@ async fn serve(state: &ServerState, token: &ActiveToken, socket: WebSocket) {
             () = &mut writing => CloseReason::Client,
             () = sent.stall() => CloseReason::Unread,
             () = token.ended.cancelled() => CloseReason::TokenEnded,
+            () = gateway.wait_for_end() => CloseReason::Moved,
             () = state.closing.cancelled() => CloseReason::Shutdown,
         }
     };
@@ -108,7 +119,7 @@ async fn serve(state: &ServerState, token: &ActiveToken, socket: WebSocket) {
     }
     // The turns are stored even if the client is gone.
     drop(tokio::time::timeout(END_TIMEOUT, finished.cancelled()).await);
-    drop(input);
+    drop(gateway);
     let farewell = async {
         write(&mut sink, &mut output).await;
         if let Some(frame) = reason.frame() {
@@ -125,7 +136,7 @@ async fn serve(state: &ServerState, token: &ActiveToken, socket: WebSocket) {
 /// Passes on what the client sends, until it closes the connection or is silent for `idle`.
 async fn read(
     stream: &mut SplitStream<WebSocket>,
-    input: &ClientInput,
+    gateway: &ClientGateway,
     token: &ActiveToken,
     idle: Duration,
 ) -> CloseReason {
@@ -148,7 +159,7 @@ async fn read(
         while let Err(wait) = token.grant.count_request(Instant::now()) {
             tokio::time::sleep(wait).await;
         }
-        if !input.send(text.as_str().to_owned()).await {
+        if !gateway.send(text.as_str().to_owned()).await {
             return CloseReason::Client;
         }
     }

@@ -176,7 +176,7 @@ impl Authenticator {
 }
 
 /// Returns the token of `Authorization: Bearer TOKEN`. `None` if there is no such header, or several.
-fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let value = values.next()?.to_str().ok()?;
     if values.next().is_some() {

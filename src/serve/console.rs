@@ -22,6 +22,7 @@ mod manifest_form;
 mod manifests_page;
 mod metric_history;
 mod open_session;
+mod remote_changes;
 mod requests;
 mod routing_page;
 mod rules_page;
@@ -54,8 +55,9 @@ use axum::routing::{get, post};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::ServerState;
 use super::checks::{MAX_BODY, Refusal, read_within};
+use super::replica_headers::NotHere;
+use super::{ServerState, peers};
 use crate::store::StoreError;
 use form::FormFields;
 use layout::ConsoleProblem;
@@ -91,7 +93,6 @@ pub(super) fn routes(state: &Arc<ServerState>) -> Router<Arc<ServerState>> {
         .route("/console/sessions/{id}/settings", post(session_actions::switch))
         .route("/console/approvals", get(approvals_page::show))
         .route("/console/approvals/rows", get(approvals_page::list))
-        .route("/console/approvals/{number}", post(approvals_page::answer))
         .route("/console/graph", get(graph_page::show))
         .route("/console/graph/states", get(graph_page::states))
         .route("/console/graph.svg", get(graph_page::drawing))
@@ -110,12 +111,28 @@ pub(super) fn routes(state: &Arc<ServerState>) -> Router<Arc<ServerState>> {
         .route("/console/apps/{name}/page", get(apps_page::frame))
         .route("/console/health", get(health_page::show))
         .route_layer(middleware::from_fn_with_state(Arc::clone(state), guard));
+    let answers = answer_routes(state).layer(middleware::from_fn_with_state(Arc::clone(state), peers::ask_others));
     Router::new()
         .route("/console/login", get(login_page::show).post(login_page::log_in))
         .route("/console/login/code", post(login_page::exchange))
         .route("/console/assets/{name}", get(assets::serve))
         .merge(pages)
+        .merge(answers)
         .route_layer(middleware::map_response(layout::restrict))
+}
+
+/// Returns the routes to the open requests of this replica, for other replicas.
+pub(super) fn replica_routes(state: &Arc<ServerState>) -> Router<Arc<ServerState>> {
+    let rows = Router::new()
+        .route("/console/approvals/rows", get(approvals_page::list_own))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(state), guard));
+    rows.merge(answer_routes(state))
+}
+
+fn answer_routes(state: &Arc<ServerState>) -> Router<Arc<ServerState>> {
+    Router::new()
+        .route("/console/approvals/{number}", post(approvals_page::answer))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(state), guard))
 }
 
 /// Ends logins that were unused for too long, until `stop` is cancelled.
@@ -138,11 +155,16 @@ async fn guard(State(state): State<Arc<ServerState>>, request: Request, next: Ne
         Ok(request) => next.run(request).await,
         Err(response) => response,
     };
-    match response.extensions_mut().remove::<ConsoleProblem>() {
+    let elsewhere = response.extensions_mut().remove::<NotHere>();
+    let mut response = match response.extensions_mut().remove::<ConsoleProblem>() {
         Some(problem) if is_script => problem.to_text(),
         Some(problem) => problem.to_page(),
         None => response,
+    };
+    if let Some(elsewhere) = elsewhere {
+        response.extensions_mut().insert(elsewhere);
     }
+    response
 }
 
 /// Adds the login and the form of a request to it. Fails with the answer if the request may not pass.

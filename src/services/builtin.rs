@@ -21,8 +21,8 @@ pub mod tutorial;
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -125,12 +125,14 @@ impl BuiltinRegistry {
         // Scripts run in the sandboxes of the session's shell, and the browser reaches its servers.
         let shells = Arc::clone(&developer);
         let camera = computercontroller::PageCamera::new(Arc::clone(&browsers));
-        let todo = todo::TodoService::new();
-        let autovisualiser = autovisualiser::AutovisualiserService::new();
+        // Describing their tools takes longer than the rest of the start, and few commands need them.
+        let todo: OnceLock<todo::TodoService> = OnceLock::new();
+        let autovisualiser: OnceLock<autovisualiser::AutovisualiserService> = OnceLock::new();
         Self::empty()
             .with("apps", |surroundings| apps::AppsService::new(&surroundings.principal.folder(&surroundings.data)))
             .with("autovisualiser", move |surroundings| {
-                autovisualiser.clone().with_launcher(surroundings.sandbox.clone()).with_camera(camera.clone())
+                let service = autovisualiser.get_or_init(autovisualiser::AutovisualiserService::new).clone();
+                service.with_launcher(surroundings.sandbox.clone()).with_camera(camera.clone())
             })
             .with("chatrecall", move |surroundings| {
                 let service = chatrecall::ChatRecallService::new(&surroundings.data);
@@ -163,7 +165,7 @@ impl BuiltinRegistry {
                 service.with_principal(surroundings.principal.clone())
             })
             .with("summon", |_| summon::SummonService::new())
-            .with("todo", move |_| todo.clone())
+            .with("todo", move |_| todo.get_or_init(todo::TodoService::new).clone())
             .with("tom", |_| tom::TomService)
             .with("tutorial", |_| tutorial::TutorialService::new())
     }

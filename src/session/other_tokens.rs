@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{PendingTurn, PromptError, Session, SessionError};
 use crate::broker::BindError;
 use crate::graph::Plan;
-use crate::manifest::Transport;
+use crate::manifest::{ServiceEntry, Transport};
 use crate::principal::{GrantError, SessionGrant};
 
 impl Session {
@@ -53,6 +53,11 @@ impl Session {
         Ok(pending.with_setup(setup, permit))
     }
 
+    /// Returns the MCP servers that the client passed with the session.
+    pub fn client_services(&self) -> Vec<Arc<ServiceEntry>> {
+        self.setup().host().client_services.clone()
+    }
+
     pub fn plan(&self) -> Arc<Plan> {
         Arc::clone(self.broker().plan())
     }
@@ -63,9 +68,10 @@ impl Session {
         Arc::clone(self.turn_setup().host().broker.plan())
     }
 
-    /// Returns whether the token that opened the session has ended. Nothing runs in the session any more.
+    /// Returns whether the token that opened the session has ended, or another replica may have the session. Nothing runs
+    /// in the session any more.
     pub fn is_ended(&self) -> bool {
-        self.sessions().grant().end_signal().is_cancelled()
+        self.sessions().grant().end_signal().is_cancelled() || self.is_taken()
     }
 
     /// Returns whether the grant is one of the token that opened the session.

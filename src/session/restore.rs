@@ -171,7 +171,8 @@ impl Sessions {
             }
             None => None,
         };
-        if self.events(&session).await?.len() != events {
+        let sessions = self.own(&session).await?;
+        if sessions.events(&session).await?.len() != events {
             return Err(CheckpointError::Outdated.into());
         }
         let force = files == RestoreFiles::All;
@@ -195,8 +196,8 @@ impl Sessions {
             }
         }
         let event = Event::Undone { events: place };
-        self.store.append(&session, row(&event));
-        self.store.flush(&session).await?;
+        sessions.store.append(&session, row(&event));
+        sessions.store.flush(&session).await?;
         let restored = if files == RestoreFiles::Keep { 0 } else { differences.len().saturating_sub(kept.len()) };
         Ok(RestoreReport { restored, kept })
     }

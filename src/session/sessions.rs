@@ -113,7 +113,11 @@ impl SessionRoots {
             SessionFiles::Client => (scratch.clone(), Vec::new(), scratch, Some(ClientFolders::new(&cwd, &roots))),
             SessionFiles::Own => (cwd.clone(), Vec::new(), given.unwrap_or(cwd), None),
         };
-        SessionContext::with_ports(id, cwd, roots, scratch, SessionContextPorts { client, ..ports })
+        let context = SessionContext::with_ports(id, cwd, roots, scratch, SessionContextPorts { client, ..ports });
+        if let Some(permit) = sessions.work_permit() {
+            context.work_permit.get_or_init(|| permit);
+        }
+        context
     }
 }
 
@@ -263,7 +267,8 @@ impl Sessions {
             parent: parent.map(|parent| parent.id().to_owned()),
             files,
         };
-        let id = self.store.create(new).await?;
+        let (id, store) = self.store.create_owned(new).await?;
+        let sessions = self.with_store(store);
         let (host, notices) = self.limit_ports(host(&id), files);
         // The requests of a child session are those of its parent.
         let alerts = AlertSettings::default();
@@ -271,7 +276,7 @@ impl Sessions {
         let meter = parent.map(|parent| Arc::clone(parent.meter()));
         let contents = SessionContents { permit, meter, alerts, ..SessionContents::default() };
         let choice = self.limit_settings(choice, &host.broker);
-        let session = Session::new(self.clone(), id, place, choice, host, contents);
+        let session = Session::new(sessions, id, place, choice, host, contents);
         notices.into_iter().for_each(|notice| session.queue_notice(notice));
         Ok(session)
     }
@@ -355,9 +360,12 @@ impl Sessions {
         fallback: SessionSettings,
         host: impl FnOnce(&StoredSession) -> SessionPorts,
     ) -> Result<ReopenedSession, SessionError> {
-        let stored = self.store.find(id).await?.ok_or_else(|| SessionError::Unknown(id.to_owned()))?;
-        let events = self.events(id).await?;
-        let state = self.store.state(id).await?;
+        self.find(id).await?;
+        // From here on, no other replica writes the session.
+        let sessions = self.own(id).await?;
+        let stored = sessions.find(id).await?;
+        let events = sessions.events(id).await?;
+        let state = sessions.store.state(id).await?;
         let place = SessionRoots { cwd: stored.cwd.clone(), roots, files: stored.files, scratch: None };
         let place = self.check_roots(place)?;
         let permit = Some(self.grant.open_session()?);
@@ -367,10 +375,15 @@ impl Sessions {
         let choice = self.limit_settings(choice_of(&stored, fallback, &host.broker), &host.broker);
         let history = History::from_events(&events);
         let contents = SessionContents { history, stored: Some(stored.clone()), state, permit, meter: None, alerts };
-        let session = Session::new(self.clone(), stored.id.clone(), place, choice, host, contents);
+        let session = Session::new(sessions, stored.id.clone(), place, choice, host, contents);
         session.restore_external_sessions(&events);
         notices.into_iter().for_each(|notice| session.queue_notice(notice));
         Ok(ReopenedSession { session, stored, events })
+    }
+
+    /// Returns a stored session. Fails if there is none.
+    async fn find(&self, id: &str) -> Result<StoredSession, SessionError> {
+        self.store.find(id).await?.ok_or_else(|| SessionError::Unknown(id.to_owned()))
     }
 
     /// Returns all events of a session, in order. Fails if one cannot be decoded.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::OnceCell;
 
 use super::external_sessions::{ExternalSessionKey, ExternalSessions};
+use super::permitted_provider::PermittedProvider;
 use super::{SessionPorts, SessionSettings};
 use crate::agents::{
     AgentSandbox, BudgetMeter, ExternalAgent, ExternalAgentSpec, MeteredProvider, ModelJudge, RecoveryPolicy,
@@ -128,6 +129,10 @@ impl SessionSetup {
             session: self.session.id.as_str().into(),
         };
         let provider = provider.for_origin(&origin).unwrap_or(provider);
+        let provider = match self.session.work_permit.get() {
+            Some(permit) => Arc::new(PermittedProvider::new(provider, Arc::clone(permit))),
+            None => provider,
+        };
         Arc::new(MeteredProvider::new(provider, Arc::clone(&self.meter)))
     }
 

@@ -76,6 +76,7 @@ impl PendingTurn {
     /// Reloads the history if another process has continued or restored the session. Until the turn ends, no other
     /// process restores it.
     pub async fn catch_up(&mut self) -> Result<(), PromptError> {
+        self.session.check_owned()?;
         if self.hold.is_none() {
             self.hold = self.session.hold_turn().await;
         }
@@ -167,6 +168,9 @@ impl PendingTurn {
         if let Some(keeper) = session.context().keeper.get().filter(|_| is_external) {
             keeper.before_change().await;
         }
+        if is_external {
+            session.admit_work().await?;
+        }
         let limited = cancel.child_token();
         let work = async {
             match worker {
@@ -181,10 +185,13 @@ impl PendingTurn {
                 }
             }
         };
+        let work = session.run_while_owned(work, &limited);
         let mut end = session.run_in_time(work, &limited).await;
         session.finish_checkpoint().await;
         end.usage += session.take_extra_usage();
         session.count(end.usage);
+        // The new owner ends the turn in the store.
+        session.check_owned()?;
         session.finish_turn().await?;
         // Unlocks the history first, so that the next prompt can follow at once.
         drop((hold, history, permit, client_permit));

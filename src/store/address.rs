@@ -17,6 +17,11 @@ use super::StoreError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// When a silent connection is probed, how often, and after how many probes it counts as lost.
+const PROBE_AFTER: Duration = Duration::from_secs(10);
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+const MAX_PROBES: u32 = 3;
+
 /// The port of PostgreSQL if an address has none.
 const DEFAULT_PORT: u16 = 5432;
 
@@ -57,6 +62,9 @@ impl FromStr for StoreAddress {
         }
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        if config.get_keepalives_interval().is_none() {
+            config.keepalives_idle(PROBE_AFTER).keepalives_interval(PROBE_INTERVAL).keepalives_retries(MAX_PROBES);
         }
         // `prefer`, the default of the crate, lets anyone between both machines turn TLS off and ask for the password.
         if config.get_ssl_mode() != SslMode::Disable && leaves_machine(&config) {
@@ -105,6 +113,13 @@ impl StoreAddress {
             && fits(&database, self.config.get_dbname()?)
             && fits(&user, self.config.get_user()?);
         is_entry.then_some(password)
+    }
+
+    /// Returns the same address for a connection that the database lists under this name.
+    pub(super) fn with_application(&self, name: &str) -> Self {
+        let mut config = self.config.clone();
+        config.application_name(name);
+        Self { config }
     }
 
     pub(super) fn requires_tls(&self) -> bool {

@@ -60,6 +60,11 @@ fn close(client: Option<Client>) {
 }
 
 impl Database {
+    /// Returns a connection that opens when it is first used, for tables that are migrated already.
+    pub(super) fn new(address: &Arc<StoreAddress>) -> Self {
+        Self { address: Arc::clone(address), client: None, statements: HashMap::new(), guard: None }
+    }
+
     /// Connects and migrates the tables. Fails if the database cannot be reached, or its tables need a newer program.
     pub(super) fn open(address: &Arc<StoreAddress>) -> Result<Self, StoreError> {
         let mut client = connect(address)?;
@@ -83,16 +88,26 @@ impl Database {
         &self.address
     }
 
-    /// Reads with single statements.
+    /// Reads with single statements. If the database has closed the connection meanwhile, it reads again on a new one.
     pub(super) fn read<T>(
         &mut self,
-        work: impl FnOnce(&mut Queries<'_, Client>) -> Result<T, postgres::Error>,
+        mut work: impl FnMut(&mut Queries<'_, Client>) -> Result<T, postgres::Error>,
     ) -> Result<T, StoreError> {
-        self.ensure_open()?;
-        let address = Arc::clone(&self.address);
-        let Some(client) = self.client.as_mut() else { return Err(unusable(&address, "it is closed".to_owned())) };
-        let mut queries = Queries { client, statements: &mut self.statements };
-        work(&mut queries).map_err(|error| unusable(&address, problem(&error)))
+        let mut is_second = false;
+        loop {
+            self.ensure_open()?;
+            let Some(client) = self.client.as_mut() else {
+                return Err(unusable(&self.address, "it is closed".to_owned()));
+            };
+            let mut queries = Queries { client, statements: &mut self.statements };
+            match work(&mut queries) {
+                Ok(done) => return Ok(done),
+                Err(error) if is_of_connection(&error) && !is_second => {}
+                Err(error) => return Err(unusable(&self.address, problem(&error))),
+            }
+            is_second = true;
+            self.close();
+        }
     }
 
     /// Reads with several statements, which all see the same rows.
@@ -126,18 +141,34 @@ impl Database {
         &mut self,
         work: impl FnOnce(&mut Queries<'_, Transaction<'_>>) -> Result<T, postgres::Error>,
     ) -> Result<T, TransactionError> {
-        self.ensure_open().map_err(TransactionError::Store)?;
-        let Some(client) = self.client.as_mut() else {
-            return Err(TransactionError::Store(unusable(&self.address, "it is closed".to_owned())));
-        };
-        let mut transaction = client.transaction().map_err(TransactionError::Query)?;
-        let mut queries = Queries { client: &mut transaction, statements: &mut self.statements };
-        if let Some(guard) = &self.guard {
-            guard.check(&self.address, &mut queries)?;
+        let mut is_second = false;
+        loop {
+            self.ensure_open().map_err(TransactionError::Store)?;
+            let Some(client) = self.client.as_mut() else {
+                return Err(TransactionError::Store(unusable(&self.address, "it is closed".to_owned())));
+            };
+            match client.transaction() {
+                Ok(mut transaction) => {
+                    let mut queries = Queries { client: &mut transaction, statements: &mut self.statements };
+                    if let Some(guard) = &self.guard {
+                        guard.check(&self.address, &mut queries)?;
+                    }
+                    let done = work(&mut queries).map_err(TransactionError::Query)?;
+                    transaction.commit().map_err(TransactionError::Query)?;
+                    return Ok(done);
+                }
+                // The database has closed the connection meanwhile, and nothing was sent on it.
+                Err(error) if is_of_connection(&error) && !is_second => {}
+                Err(error) => return Err(TransactionError::Query(error)),
+            }
+            is_second = true;
+            self.close();
         }
-        let done = work(&mut queries).map_err(TransactionError::Query)?;
-        transaction.commit().map_err(TransactionError::Query)?;
-        Ok(done)
+    }
+
+    fn close(&mut self) {
+        self.statements.clear();
+        close(self.client.take());
     }
 
     /// Runs `work` in one transaction. Nothing is written if it fails. `work` gets the conversion of a statement's error.
@@ -161,8 +192,7 @@ impl Database {
 
     fn ensure_open(&mut self) -> Result<(), StoreError> {
         if self.client.as_ref().is_none_or(Client::is_closed) {
-            self.statements.clear();
-            close(self.client.take());
+            self.close();
             self.client = Some(connect(&self.address)?);
         }
         Ok(())
@@ -240,7 +270,7 @@ impl<C: GenericClient> Queries<'_, C> {
 }
 
 /// Connects on a separate thread, because the caller may run async tasks.
-fn connect(address: &StoreAddress) -> Result<Client, StoreError> {
+pub(super) fn connect(address: &StoreAddress) -> Result<Client, StoreError> {
     let unreachable = |problem: String| StoreError::Unreachable { address: address.to_string(), problem };
     let tls = tls_settings().map_err(|error| unreachable(format!("TLS cannot be set up: {error}")))?;
     let connected =
@@ -277,6 +307,14 @@ pub(super) fn problem(error: &postgres::Error) -> String {
 
 pub(super) fn unusable(address: &StoreAddress, problem: String) -> StoreError {
     StoreError::Unusable { file: address.to_string(), problem }
+}
+
+/// Returns true if the connection broke, so that the outcome of a transaction may be unknown.
+pub(super) fn is_of_connection(error: &postgres::Error) -> bool {
+    // The class 08: connection exceptions. The class 57P: the server stops, starts, or ended the connection.
+    let of_class = |code: &SqlState| ["08", "57P"].iter().any(|class| code.code().starts_with(class));
+    let is_io = || error.source().is_some_and(|cause| cause.is::<std::io::Error>());
+    error.code().map_or_else(|| error.is_closed() || is_io(), of_class)
 }
 
 /// Returns true for an error that would recur for this statement and does not concern others.

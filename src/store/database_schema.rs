@@ -12,7 +12,7 @@ pub(super) struct DatabaseMigration {
     pub(super) oldest_program: &'static str,
 }
 
-pub(super) const MIGRATIONS: &[DatabaseMigration] = &[SESSIONS, AUDIT, MEMORIES_AND_KEY, CHAINS];
+pub(super) const MIGRATIONS: &[DatabaseMigration] = &[SESSIONS, AUDIT, MEMORIES_AND_KEY, CHAINS, OWNERSHIP];
 
 const SESSIONS: DatabaseMigration = DatabaseMigration {
     oldest_program: "0.1.0",
@@ -208,4 +208,48 @@ const CHAINS: DatabaseMigration = DatabaseMigration {
     -- The trigger has locked the heads, so no other program adds one meanwhile.
     INSERT INTO audit_total (chains) SELECT count(*) FROM audit_head;
 ",
+};
+
+/// Adds the owners of sessions, for several servers with one store.
+const OWNERSHIP: DatabaseMigration = DatabaseMigration {
+    oldest_program: "0.1.0",
+    sql: r#"
+    -- The servers that share the store. Times are those of this database.
+    CREATE TABLE replica (
+        id TEXT COLLATE "C" PRIMARY KEY,
+        -- Where other replicas reach it, as IP:PORT. Null: nowhere.
+        address TEXT,
+        -- What other replicas must show there.
+        secret TEXT NOT NULL,
+        -- The id of the folder with the files of its sessions.
+        files TEXT NOT NULL,
+        -- Whether that folder was named as one that all replicas share.
+        is_shared BOOLEAN NOT NULL,
+        program TEXT NOT NULL,
+        started_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+        expires_at TIMESTAMPTZ NOT NULL,
+        is_dead BOOLEAN NOT NULL DEFAULT FALSE
+    );
+    CREATE TABLE ownership (
+        -- A top-level session.
+        session TEXT COLLATE "C" PRIMARY KEY,
+        -- Null: the last owner gave the session back.
+        replica TEXT COLLATE "C",
+        epoch BIGINT NOT NULL,
+        -- The replica that owned the session last, and the id of the folder with its files.
+        last_replica TEXT COLLATE "C",
+        files TEXT
+    );
+    -- Batches of each writer, so that none is written twice after a lost answer.
+    CREATE TABLE writer (
+        id TEXT COLLATE "C" PRIMARY KEY,
+        -- The numbers of the last job of the newest batch, and of the one before.
+        written BIGINT NOT NULL,
+        previous BIGINT NOT NULL,
+        -- The jobs of these batches that were not done, as JSON.
+        exceptions TEXT NOT NULL DEFAULT '[]',
+        previous_exceptions TEXT NOT NULL DEFAULT '[]',
+        at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
+    );
+"#,
 };

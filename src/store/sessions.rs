@@ -14,7 +14,7 @@
 //! waits for at the end of the turn is FULL. `flush` increments a counter in the session's row, so it writes even if
 //! nothing else is queued. Syncing the log once makes every earlier commit durable as well.
 //!
-//! **Reading** uses a separate connection, so that a long search delays no turn. A read first passes through the queue,
+//! **Reading** uses a separate connection, so that a long search delays no turn. A read first waits for the queued jobs,
 //! so it sees everything this process queued before it. It does not wait for a sync.
 //!
 //! Invariant: appending never waits, and events for which `flush` has returned are on disk.
@@ -22,12 +22,16 @@
 mod audit;
 mod audit_access;
 mod backend;
+mod claims;
 mod file_backend;
 mod folder_use;
+mod follower;
 mod id;
 mod job;
 mod leases;
 mod opening;
+mod pending_jobs;
+mod query;
 mod read;
 mod recall;
 mod schema;
@@ -35,6 +39,7 @@ mod sealed_backend;
 pub(super) mod search_terms;
 mod session_in_use;
 mod shared_audit;
+mod shared_owners;
 mod shared_reads;
 mod shared_search;
 mod shared_view;
@@ -49,13 +54,14 @@ mod writer;
 
 use std::borrow::Cow;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
 use serde::Serialize;
 use tokio::sync::oneshot;
 
 pub use audit::{AuditEntry, AuditFilter, AuditFinding, AuditProblem, ChainReport, NewAuditEntry};
+pub use claims::{OwnerHandle, SessionClaim};
+pub use follower::EventFollower;
 pub(super) use id::now as current_time;
 pub(super) use leases::LEASE_TIME;
 pub use leases::SessionLease;
@@ -66,11 +72,12 @@ pub(super) use shared_writes::EventFacts;
 pub use state::StateEntry;
 pub use usage_rows::{UsageKey, UsageRow};
 
-use super::StoreError;
+use super::{Replica, StoreError};
 use crate::principal::{Principal, SessionFiles, SessionGrant};
 use backend::{SessionReads, TermQuery};
 use job::{Job, Work};
 use leases::SessionLeases;
+use pending_jobs::PendingJobs;
 use unused_sessions::UnusedSessions;
 use view::SessionView;
 
@@ -210,6 +217,8 @@ pub struct SearchHit {
 pub struct SessionStore {
     shared: Arc<Shared>,
     view: Arc<SessionView>,
+    /// The claim with which this handle writes. `None` if it only reads, or the store needs no claims.
+    owner: Option<Arc<OwnerHandle>>,
 }
 
 #[derive(Debug)]
@@ -219,12 +228,14 @@ struct Shared {
     // The drop order matters: the writer closes the file last and checkpoints it.
     reader: Option<Arc<Mutex<Box<dyn SessionReads>>>>,
     queue: Option<mpsc::Sender<Job>>,
-    /// Bytes of queued events. The writer subtracts what it has written.
-    unwritten: Arc<AtomicUsize>,
+    pending: Arc<PendingJobs>,
     writer: Option<std::thread::JoinHandle<()>>,
     unused: UnusedSessions,
     /// The open sessions. The writer's thread reads them.
     leases: Arc<SessionLeases>,
+    /// The place of this process among the replicas. `None` if the store is not shared.
+    replica: Option<Replica>,
+    claims: claims::ClaimTable,
 }
 
 impl Drop for Shared {
@@ -241,7 +252,7 @@ impl SessionStore {
     /// Returns a handle to the same store that sees what the grant admits.
     #[must_use]
     pub fn for_grant(&self, grant: &SessionGrant) -> Self {
-        Self { shared: Arc::clone(&self.shared), view: Arc::new(SessionView::of(grant)) }
+        Self { shared: Arc::clone(&self.shared), view: Arc::new(SessionView::of(grant)), owner: None }
     }
 
     fn principal(&self) -> &Principal {
@@ -278,7 +289,7 @@ impl SessionStore {
 
     /// Returns the bytes of queued events.
     pub fn backlog(&self) -> usize {
-        self.shared.unwritten.load(Ordering::Relaxed)
+        self.shared.pending.bytes()
     }
 
     /// Queues a change, in order with the events.
@@ -431,12 +442,9 @@ impl SessionStore {
     }
 
     fn queue(&self, id: &str, work: Work, reply: Option<job::WriteReply>) {
-        let job = Job { principal: self.principal().clone(), session: id.to_owned(), at: id::now(), work, reply };
-        self.shared.unwritten.fetch_add(job.size(), Ordering::Relaxed);
-        let is_sent = self.shared.queue.as_ref().is_some_and(|queue| queue.send(job).is_ok());
-        if !is_sent {
-            tracing::error!(session = id, "the writer of sessions is gone");
-        }
+        let owner = self.owner.as_ref().map(|handle| Arc::clone(&handle.owned));
+        let (principal, session, at) = (self.principal().clone(), id.to_owned(), id::now());
+        self.shared.queue(Job { serial: 0, owner, principal, session, at, work, reply });
     }
 
     async fn ask(&self, id: &str, work: Work) -> Result<bool, StoreError> {
@@ -444,31 +452,6 @@ impl SessionStore {
         self.queue(id, work, Some(reply));
         // Without a writer thread, the job was dropped, and its reply channel with it.
         answer.await.unwrap_or_else(|_| Err(self.unusable("its writer broke off; the log may tell why")))
-    }
-
-    async fn read<T: Send + 'static>(
-        &self,
-        query: impl FnOnce(&mut dyn SessionReads, &SessionView) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.ask("", Work::Nothing).await?;
-        self.read_as_it_is(query).await
-    }
-
-    /// Reads without waiting for the queue, so the query may miss the latest jobs.
-    async fn read_as_it_is<T: Send + 'static>(
-        &self,
-        query: impl FnOnce(&mut dyn SessionReads, &SessionView) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let Some(reader) = self.shared.reader.clone() else { return Err(self.unusable("it is closed")) };
-        let view = Arc::clone(&self.view);
-        let read = tokio::task::spawn_blocking(move || {
-            let mut reads = reader.lock().unwrap_or_else(PoisonError::into_inner);
-            query(&mut **reads, &view)
-        });
-        match read.await {
-            Ok(result) => result,
-            Err(error) => Err(self.unusable(&format!("reading it broke off: {error}"))),
-        }
     }
 
     fn unusable(&self, problem: &str) -> StoreError {

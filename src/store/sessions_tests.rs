@@ -68,6 +68,22 @@ async fn store_without_events(sessions: &SessionStore, id: &str) {
 }
 
 #[tokio::test]
+async fn a_read_leaves_no_job_behind() {
+    let store = store();
+    let id = session_with(&store.sessions, "/here", &["one"]).await;
+    for count in 2..50 {
+        assert!(store.sessions.shared.pending.is_empty(), "a read waits for all jobs, and a flush too");
+        store.sessions.append(&id, said("more"));
+        assert_eq!(store.sessions.events(&id).await.unwrap().len(), count);
+    }
+    // A refused job counts no longer than others.
+    store.sessions.append("no such session", said("lost"));
+    assert!(store.sessions.flush("no such session").await.is_err());
+    assert!(store.sessions.shared.pending.is_empty());
+    assert_eq!(store.sessions.backlog(), 0);
+}
+
+#[tokio::test]
 async fn a_session_is_stored_with_its_first_event() {
     let store = store();
     let unused = store.sessions.create(new_in("/here")).await.unwrap();

@@ -18,6 +18,7 @@ use super::editor::Editor;
 use super::manage::{EnabledServices, ServiceManager};
 use super::notice::{LogNotices, NoticeSink};
 use super::state::{NoStateStore, StateEntries, StateStore};
+use super::work_permit::WorkPermit;
 use super::working_folder::WorkingFolder;
 use crate::principal::{Principal, SessionGrant};
 use crate::sandbox::HiddenPaths;
@@ -85,6 +86,8 @@ pub struct SessionContext {
     pub manager: OnceLock<Arc<dyn ServiceManager>>,
     /// Keeps the state of the files before a call changes them. A child session has the one of its parent.
     pub keeper: OnceLock<Arc<dyn CheckpointKeeper>>,
+    /// Decides whether work may start, if other processes may take over the session.
+    pub work_permit: OnceLock<Arc<dyn WorkPermit>>,
     enabled: Mutex<EnabledServices>,
     /// The top-level session, if this is a child session.
     family: OnceLock<SessionFamily>,
@@ -131,6 +134,7 @@ impl SessionContext {
             delegator: OnceLock::new(),
             manager: OnceLock::new(),
             keeper: OnceLock::new(),
+            work_permit: OnceLock::new(),
             enabled: Mutex::default(),
             family: OnceLock::new(),
             notices,

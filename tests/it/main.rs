@@ -244,6 +244,12 @@ mod serve_wire;
 mod services;
 /// `skein sessions`: what is listed, shown, exported, deleted and found.
 mod sessions;
+/// One owner per session: real replicas through random schedules.
+mod ownership;
+/// One owner per session: all states of a model.
+mod ownership_model;
+/// Several servers with one store: clients on any of them, take-over, and what refuses to start.
+mod replicas;
 /// One suite for the stores in SQLite and PostgreSQL, and `--store`.
 mod shared_store;
 /// `skein store`: moves between stores, encryption, retention.

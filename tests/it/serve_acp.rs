@@ -121,6 +121,18 @@ impl Socket {
         tokio::time::timeout(PATIENCE, waiting).await.expect("the connection closes in time")
     }
 
+    /// Waits for the end of the prompt 9. `None` if the connection ends first.
+    pub(crate) async fn end(&mut self) -> Option<Value> {
+        while let Some(Ok(message)) = self.0.next().await {
+            let Message::Text(text) = message else { continue };
+            let message: Value = serde_json::from_str(&text).expect("JSON");
+            if message["id"] == 9 && message.get("method").is_none() {
+                return Some(message);
+            }
+        }
+        None
+    }
+
     /// Initializes, and opens a session in the project.
     pub(crate) async fn session(&mut self, sandbox: &Sandbox) -> String {
         self.say(&initialize()).await;

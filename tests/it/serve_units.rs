@@ -1,4 +1,4 @@
-//! The units for systemd in packaging/, and a server that gets its socket from systemd.
+//! The units for systemd in packaging/ and deploy/, and a server that gets its socket from systemd.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
@@ -29,6 +29,47 @@ fn systemd_accepts_the_units() {
     assert_eq!(verify(&service), (true, String::new()));
     let (_, said) = verify(&service.replace("ProtectSystem=strict", "ProtectSystem=stric"));
     assert!(said.contains("stric"), "a mistake is found: {said}");
+}
+
+/// The template of several replicas, as its first instance.
+#[expect(clippy::disallowed_methods, reason = "another program, which reads files of the repository")]
+#[test]
+fn systemd_accepts_the_template_of_replicas() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let template = read(repository("deploy/systemd/skein@.service"));
+    let template = template.replace("/usr/local/bin/skein", env!("CARGO_BIN_EXE_skein"));
+    sandbox.write("units/skein@.service", &template);
+    // Verification needs an instance.
+    sandbox.write("units/skein@1.service", &template);
+    let output = Command::new("systemd-analyze").arg("verify").arg(sandbox.path("units/skein@1.service")).output();
+    let output = output.expect("systemd-analyze starts");
+    assert_eq!((output.status.success(), String::from_utf8_lossy(&output.stderr).as_ref()), (true, ""));
+}
+
+#[expect(clippy::disallowed_methods, reason = "another program, which reads files of the repository")]
+#[test]
+fn kubernetes_accepts_the_manifests() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let validate = |name: &str, manifest: &str| {
+        sandbox.write(name, manifest);
+        let mut command = Command::new(repository("tests/python/venv/bin/python"));
+        command.args(["-B", "-m", "kubernetes_validate", "--strict", "--quiet"]).arg(sandbox.path(name));
+        let output = command.output().expect("Python starts");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    for name in ["skein.yaml", "haproxy.yaml"] {
+        let manifest = read(repository("deploy/kubernetes").join(name));
+        let (is_valid, said) = validate(name, &manifest);
+        assert!(is_valid, "{name}: {said}");
+        let (is_valid, _) = validate(name, &manifest.replace("containerPort", "containersPort"));
+        assert!(!is_valid, "{name}: a mistake is found");
+    }
 }
 
 /// `systemd-socket-activate` opens the socket, and starts the server at the first connection.

@@ -1,18 +1,30 @@
 //! Checks the settings of `skein serve` and of the store in a config.
 
+use std::time::Duration;
+
 use super::Checks;
 use crate::manifest::{ConfigEntry, DocumentPath, Layer};
 
+/// A shorter expiry leaves no time for a heartbeat.
+const MIN_EXPIRY: Duration = Duration::from_secs(1);
+
 impl Checks<'_> {
-    /// Checks that a project does not decide which sessions are removed.
+    /// Checks the settings of the store. Only the user may say which sessions are removed, and where notifications come
+    /// from.
     pub(super) fn store(&mut self, entry: &ConfigEntry) {
-        if entry.layer == Layer::Project && entry.config.store.is_some() {
+        let Some(store) = &entry.config.store else { return };
+        let at = DocumentPath::root().key("store");
+        if entry.layer == Layer::Project {
             self.error(
                 "E122",
-                entry.source.key_place(&DocumentPath::root().key("store")),
+                entry.source.key_place(&at),
                 "a project's config cannot set `store`".to_owned(),
                 "move it to your own config.yaml, outside the project",
             );
+        }
+        if store.expiry() < MIN_EXPIRY {
+            let place = entry.source.place(&at.key("expiry"));
+            self.error("E013", place, "the expiry is shorter than a second".to_owned(), "write at least `1s`");
         }
     }
 

@@ -4,6 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
+use super::super::replica_headers::NotHere;
 use super::super::runs::RunError;
 
 const DOMAIN: &str = "a2a-protocol.org";
@@ -17,11 +18,13 @@ pub(super) struct A2aError {
     message: String,
     status: StatusCode,
     retry_after: Option<u64>,
+    /// Another replica may have what the request is about.
+    is_elsewhere: bool,
 }
 
 impl A2aError {
     fn new(code: i32, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), status: StatusCode::OK, retry_after: None }
+        Self { code, reason, message: message.into(), status: StatusCode::OK, retry_after: None, is_elsewhere: false }
     }
 
     pub(super) fn parse(message: impl Into<String>) -> Self {
@@ -43,7 +46,7 @@ impl A2aError {
 
     /// The answer for an unknown id, and for one of another principal. It does not repeat the id.
     pub(super) fn no_task() -> Self {
-        Self::new(-32001, "TASK_NOT_FOUND", "there is no such task")
+        Self { is_elsewhere: true, ..Self::new(-32001, "TASK_NOT_FOUND", "there is no such task") }
     }
 
     pub(super) fn not_cancelable(message: impl Into<String>) -> Self {
@@ -78,6 +81,9 @@ impl A2aError {
         let error = json!({"code": self.code, "message": self.message, "data": details});
         let body = json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string();
         let mut response = (self.status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
+        if self.is_elsewhere {
+            response.extensions_mut().insert(NotHere);
+        }
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -95,9 +101,11 @@ impl From<RunError> for A2aError {
                 (-32004, "UNSUPPORTED_OPERATION", StatusCode::OK)
             }
             RunError::Limit(_) => (-32603, "INTERNAL_ERROR", StatusCode::TOO_MANY_REQUESTS),
-            RunError::Draining => (-32603, "INTERNAL_ERROR", StatusCode::SERVICE_UNAVAILABLE),
+            RunError::Elsewhere(_) | RunError::Draining => (-32603, "INTERNAL_ERROR", StatusCode::SERVICE_UNAVAILABLE),
             RunError::Server(_) => (-32603, "INTERNAL_ERROR", StatusCode::OK),
         };
-        Self { status, retry_after: error.retry_after(), ..Self::new(code, reason, error.to_string()) }
+        let is_elsewhere = matches!(error, RunError::NotFound(_) | RunError::Elsewhere(_));
+        let base = Self::new(code, reason, error.to_string());
+        Self { status, retry_after: error.retry_after(), is_elsewhere, ..base }
     }
 }

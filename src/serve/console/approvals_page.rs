@@ -6,9 +6,10 @@ use axum::Extension;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use maud::{Markup, html};
+use maud::{Markup, PreEscaped, html};
 
-use super::super::ServerState;
+use super::super::replica_headers::NotHere;
+use super::super::{ServerState, peers};
 use super::SCRIPT;
 use super::elicitation_form::inputs;
 use super::form::FormFields;
@@ -23,23 +24,45 @@ use crate::tool::ask::{ExternalPermissionRequest, PermissionRequest};
 use crate::tool::command;
 use crate::tool::elicit::{Elicitation, ElicitationKind};
 
+/// The path of the rows, which replicas also ask each other for.
+const ROWS: &str = "/console/approvals/rows";
+
 /// Shows all requests.
-pub(super) async fn show(State(state): State<Arc<ServerState>>, Extension(login): Extension<Arc<Login>>) -> Response {
+pub(super) async fn show(
+    State(state): State<Arc<ServerState>>,
+    Extension(login): Extension<Arc<Login>>,
+    headers: HeaderMap,
+) -> Response {
     let requests = state.parts.console.requests.list(&login.token.grant);
+    let others = peers::collect_fragments(&state, ROWS, &headers).await;
     let body = html! {
         h1 { "Approvals" }
         p class="hint" {
             "Move the focus to a request with Tab. Then " kbd { "a" } " allows it once and " kbd { "r" }
             " rejects it, as soon as you could see it for half a second."
         }
-        p id="no-approvals" class="empty" hidden[!requests.is_empty()] { "No session waits for you." }
-        ul id="approvals" class="rows" { (rows(&login, &requests)) }
+        p id="no-approvals" class="empty" hidden[!(requests.is_empty() && others.is_empty())] { "No session waits for you." }
+        ul id="approvals" class="rows" { (rows(&login, &requests)) (PreEscaped(&others)) }
     };
     page(&login, Section::Approvals, "Approvals", &body)
 }
 
 /// Returns the rows alone, for a page that is open.
-pub(super) async fn list(State(state): State<Arc<ServerState>>, Extension(login): Extension<Arc<Login>>) -> Response {
+pub(super) async fn list(
+    State(state): State<Arc<ServerState>>,
+    Extension(login): Extension<Arc<Login>>,
+    headers: HeaderMap,
+) -> Response {
+    let requests = state.parts.console.requests.list(&login.token.grant);
+    let others = peers::collect_fragments(&state, ROWS, &headers).await;
+    fragment(&html! { (rows(&login, &requests)) (PreEscaped(&others)) })
+}
+
+/// Returns the rows of this replica, for another one.
+pub(super) async fn list_own(
+    State(state): State<Arc<ServerState>>,
+    Extension(login): Extension<Arc<Login>>,
+) -> Response {
     let requests = state.parts.console.requests.list(&login.token.grant);
     fragment(&rows(&login, &requests))
 }
@@ -54,7 +77,14 @@ pub(super) async fn answer(
 ) -> Result<Response, ConsoleProblem> {
     let requests = &state.parts.console.requests;
     let number = number.parse::<u64>().map_err(|_| RequestAnswerError::Unknown)?;
-    requests.answer(number, &form, &login.token.grant)?;
+    match requests.answer(number, &form, &login.token.grant) {
+        Err(RequestAnswerError::Unknown) => {
+            let mut response = ConsoleProblem::from(RequestAnswerError::Unknown).into_response();
+            response.extensions_mut().insert(NotHere);
+            return Ok(response);
+        }
+        answered => answered?,
+    }
     match headers.contains_key(SCRIPT) {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
         false => Ok(see_other("/console/approvals")),

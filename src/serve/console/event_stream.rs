@@ -14,6 +14,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::ServerState;
 use super::super::event_stream::{self, COMMENT, KEEP_ALIVE};
@@ -22,6 +23,7 @@ use super::form::FormFields;
 use super::layout::ConsoleProblem;
 use super::logins::Login;
 use super::open_session::{self, ConsoleSessions};
+use super::remote_changes::send_changes;
 
 /// Sessions that one stream may watch.
 const MAX_WATCHED: usize = 64;
@@ -99,6 +101,8 @@ struct WatchedSessions {
     state: Arc<ServerState>,
     stream: StreamSender,
     ids: Vec<String>,
+    /// Ends the tasks that follow sessions of other replicas.
+    _end: DropGuard,
 }
 
 impl Drop for WatchedSessions {
@@ -133,10 +137,18 @@ impl StreamReader {
         let wanted: Vec<String> = query.all("watch").take(MAX_WATCHED).map(str::to_owned).collect();
         let sessions = ConsoleSessions::of(state, &login.token).await?;
         let (stream, updates) = StreamSender::new();
-        let mut watched = WatchedSessions { state: Arc::clone(state), stream, ids: Vec::new() };
+        let ended = CancellationToken::new();
+        let end = ended.clone().drop_guard();
+        let mut watched = WatchedSessions { state: Arc::clone(state), stream, ids: Vec::new(), _end: end };
         for id in wanted {
             if sessions.exists(&id).await? {
                 state.parts.console.feeds.watch(&id, &watched.stream, &state.parts.open_sessions);
+                if let Some(parts) = &state.parts.replica {
+                    let last = sessions.find(&id).await?.events;
+                    let follower = sessions.store().follow(&id, last, &parts.hub);
+                    let changes = send_changes(follower, id.clone(), watched.stream.clone(), ended.clone());
+                    state.scope.spawn(changes);
+                }
                 watched.ids.push(id);
             }
         }

@@ -274,6 +274,10 @@ fn project_problem(error: &ProjectError) -> ConsoleProblem {
 
 impl From<StoreError> for ConsoleProblem {
     fn from(error: StoreError) -> Self {
+        if let StoreError::OwnedElsewhere { .. } | StoreError::Taken { .. } | StoreError::FilesElsewhere { .. } = error
+        {
+            return Self::new(StatusCode::CONFLICT, format!("Another server has this session: {error}."));
+        }
         tracing::error!(%error, "the session store cannot be used");
         unusable_store()
     }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
 use serde_json::Map;
@@ -14,7 +14,7 @@ use super::elicitation_form;
 use super::form::FormFields;
 use crate::clock;
 use crate::graph::{ProcessKind, profile_text};
-use crate::ids::ModeId;
+use crate::ids::{ModeId, random_id};
 use crate::principal::{ApprovalLevel, SessionFiles, SessionGrant};
 use crate::session::{Session, SessionRoots};
 use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
@@ -24,6 +24,12 @@ use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
 const KEEP_TIME: u64 = 5 * 60 * 1_000;
 /// Answered requests that are kept.
 const MAX_CLOSED: usize = 200;
+
+/// The number of the first request of this process. It is random, so that replicas have different numbers.
+static FIRST_NUMBER: LazyLock<u64> = LazyLock::new(|| {
+    let random: String = random_id("").chars().filter(char::is_ascii_hexdigit).take(8).collect();
+    u64::from_str_radix(&random, 16).unwrap_or_default() << 20
+});
 
 /// What a session asks.
 #[derive(Debug, Clone)]
@@ -204,7 +210,7 @@ impl OpenRequests {
         let (sender, receiver) = oneshot::channel();
         let number = {
             let mut state = self.state();
-            let number = state.next;
+            let number = *FIRST_NUMBER + state.next;
             state.next += 1;
             state.remove_old();
             let request = KnownRequest { source, kind, asked_at: clock::now(), outcome: RequestOutcome::Open(sender) };

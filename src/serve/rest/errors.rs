@@ -5,6 +5,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::super::checks::Refusal;
+use super::super::replica_headers::NotHere;
 use super::super::runs::RunError;
 use crate::store::StoreError;
 
@@ -23,11 +24,14 @@ pub(super) struct RestProblem {
     code: &'static str,
     message: String,
     retry_after: Option<u64>,
+    /// Another replica may have what the request is about.
+    is_elsewhere: bool,
 }
 
 impl RestError {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self::Problem(RestProblem { status, code, message: message.into(), retry_after: None })
+        let is_elsewhere = status == StatusCode::NOT_FOUND;
+        Self::Problem(RestProblem { status, code, message: message.into(), retry_after: None, is_elsewhere })
     }
 
     /// The request does not have the form that the API describes.
@@ -66,10 +70,12 @@ impl From<RunError> for RestError {
             RunError::Forbidden(_) | RunError::WrongState(_) => (StatusCode::FORBIDDEN, "invalid_input"),
             RunError::Busy(_) => (StatusCode::CONFLICT, "invalid_input"),
             RunError::Limit(_) => (StatusCode::TOO_MANY_REQUESTS, "server_error"),
-            RunError::Draining => (StatusCode::SERVICE_UNAVAILABLE, "server_error"),
+            RunError::Elsewhere(_) | RunError::Draining => (StatusCode::SERVICE_UNAVAILABLE, "server_error"),
             RunError::Server(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
         };
-        Self::Problem(RestProblem { status, code, message: error.to_string(), retry_after: error.retry_after() })
+        let is_elsewhere = matches!(error, RunError::NotFound(_) | RunError::Elsewhere(_));
+        let (message, retry_after) = (error.to_string(), error.retry_after());
+        Self::Problem(RestProblem { status, code, message, retry_after, is_elsewhere })
     }
 }
 
@@ -87,6 +93,9 @@ impl IntoResponse for RestError {
         };
         let body = json!({"code": problem.code, "message": problem.message}).to_string();
         let mut response = (problem.status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
+        if problem.is_elsewhere {
+            response.extensions_mut().insert(NotHere);
+        }
         if let Some(seconds) = problem.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

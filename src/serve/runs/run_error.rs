@@ -21,6 +21,8 @@ pub(in crate::serve) enum RunError {
     Busy(String),
     /// The token has too many sessions or turns now.
     Limit(String),
+    /// Another replica has the session.
+    Elsewhere(String),
     /// The server shuts down.
     Draining,
     Server(String),
@@ -30,7 +32,7 @@ impl RunError {
     /// The seconds after which a client may try again. `None` if that does not help.
     pub(in crate::serve) fn retry_after(&self) -> Option<u64> {
         match self {
-            Self::Limit(_) => Some(5),
+            Self::Limit(_) | Self::Elsewhere(_) => Some(5),
             // Another server may have replaced this one.
             Self::Draining => Some(30),
             Self::Invalid(_)
@@ -53,6 +55,7 @@ impl std::fmt::Display for RunError {
             | Self::WrongState(message)
             | Self::Busy(message)
             | Self::Limit(message)
+            | Self::Elsewhere(message)
             | Self::Server(message) => message,
             Self::NotFound(message) => message,
             Self::Draining => "the server is shutting down; try again later",
@@ -74,6 +77,9 @@ impl From<GrantError> for RunError {
 
 impl From<StoreError> for RunError {
     fn from(error: StoreError) -> Self {
+        if let StoreError::OwnedElsewhere { .. } | StoreError::Taken { .. } = error {
+            return Self::Elsewhere(error.to_string());
+        }
         tracing::error!(%error, "the session store cannot be used");
         Self::Server("the session store cannot be used at the moment".to_owned())
     }

@@ -167,7 +167,7 @@ impl RunOpening<'_> {
         let ports = self.server.open_sessions.ports();
         let roots = self.sessions.default_roots().await?;
         let launched = launcher.create(roots, |_| ports.of_session()).await?;
-        self.sessions.store().put_uuid(launched.session.id(), uuid);
+        launched.session.sessions().store().put_uuid(launched.session.id(), uuid);
         Ok(self.server.open_sessions.add(launched.session, launcher.project().clone(), ports))
     }
 

@@ -25,8 +25,17 @@ pub(super) struct TermQuery {
 
 /// Why one job could not be written. It would fail again, and does not concern other jobs.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct JobError(pub(super) String);
+pub(super) enum JobError {
+    /// The store cannot keep the data.
+    #[error("{0}")]
+    Data(String),
+    /// The process that queued the job does not own the session any more.
+    #[error("another replica took over the session")]
+    NotOwner,
+    /// The job needs no claim, but a live replica has one.
+    #[error("the session is open on replica {replica}")]
+    OwnedElsewhere { replica: String },
+}
 
 /// Writes jobs.
 pub(super) trait SessionWrites: Send + std::fmt::Debug {

@@ -43,7 +43,7 @@ impl FileWrites {
 impl SessionWrites for FileWrites {
     fn transact(&mut self, jobs: &[Job]) -> Result<Vec<Result<bool, JobError>>, StoreError> {
         let done = transact(&mut self.connection, &self.file, self.key.as_ref(), jobs)?;
-        Ok(done.into_iter().map(|result| result.map_err(|error| JobError(error.to_string()))).collect())
+        Ok(done.into_iter().map(|result| result.map_err(|error| JobError::Data(error.to_string()))).collect())
     }
 
     fn hold(&mut self, sessions: &[String], until: u64) -> Result<(), StoreError> {
@@ -257,7 +257,8 @@ fn apply(transaction: &Transaction<'_>, job: &Job) -> rusqlite::Result<bool> {
             let count = "UPDATE session SET flushes = flushes + 1 WHERE id = ?1 AND principal = ?2";
             Ok(transaction.prepare_cached(count)?.execute([id, principal])? == 1)
         }
-        Work::Nothing => Ok(true),
+        // Files have no owner.
+        Work::Release | Work::Nothing => Ok(true),
     }
 }
 

@@ -1,5 +1,7 @@
 //! A job of the writer: a change of one session, and who waits for it.
 
+use std::sync::Arc;
+
 use tokio::sync::oneshot;
 
 use super::audit::NewAuditEntry;
@@ -7,11 +9,16 @@ use super::usage_rows::{UsageKey, UsageRow};
 use super::{NewEvent, NewSession, SessionChange, StateEntry};
 use crate::principal::Principal;
 use crate::store::StoreError;
+use crate::store::ownership::OwnedSession;
 
 /// Receives whether the session exists.
 pub(super) type WriteReply = oneshot::Sender<Result<bool, StoreError>>;
 
 pub(super) struct Job {
+    /// The place of the job among all jobs of this process, from 1. The writer assigns it.
+    pub(super) serial: u64,
+    /// The claim with which the job was queued. `None` if it has none.
+    pub(super) owner: Option<Arc<OwnedSession>>,
     /// The owner of the session. A job for a session of another principal finds no session.
     pub(super) principal: Principal,
     pub(super) session: String,
@@ -35,6 +42,8 @@ pub(super) enum Work {
     Copy {
         new: String,
     },
+    /// Gives the session back, so that another replica can claim it.
+    Release,
     Flush,
     /// Only replies, once everything before it is committed.
     Nothing,

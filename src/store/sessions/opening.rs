@@ -1,12 +1,13 @@
 //! Opens the session store: a file of SQLite, or a database of PostgreSQL.
 
 use std::path::Path;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, mpsc};
 
 use super::backend::{SessionReads, SessionWrites};
+use super::claims::ClaimTable;
 use super::file_backend::{FileReads, FileWrites};
 use super::leases::SessionLeases;
+use super::pending_jobs::PendingJobs;
 use super::sealed_backend::{SealedReads, SealedWrites};
 use super::shared_reads::SharedReads;
 use super::shared_writes::SharedWrites;
@@ -15,7 +16,7 @@ use super::view::SessionView;
 use super::writer::SessionWriter;
 use super::{SessionStore, Shared};
 use crate::principal::SessionGrant;
-use crate::store::{StoreAddress, StoreError, StorePlace, database_key};
+use crate::store::{Replica, StoreAddress, StoreError, StorePlace, database_key};
 
 impl SessionStore {
     /// Opens the store in the data folder, creating it if it does not exist. The handle is that of `local`. Fails if the
@@ -24,8 +25,8 @@ impl SessionStore {
         Self::open_in(&StorePlace::files(data))
     }
 
-    /// Opens the store in a PostgreSQL database, creating its tables if they do not exist. The handle is that of
-    /// `local`. It may wait for the network. Fails if the store is encrypted.
+    /// Opens the store in a PostgreSQL database for one process, creating its tables if they do not exist. The handle is
+    /// that of `local`. It may wait for the network. Fails if the store is encrypted.
     pub fn connect(address: &Arc<StoreAddress>) -> Result<Self, StoreError> {
         Self::open_in(&StorePlace::default().with_database(Arc::clone(address)))
     }
@@ -33,10 +34,19 @@ impl SessionStore {
     /// Opens the store of a place, creating it if it does not exist. The handle is that of `local`. Fails if the store has
     /// another key than the place. It may wait for the network.
     pub fn open_in(place: &StorePlace) -> Result<Self, StoreError> {
+        Self::open_as(place, None)
+    }
+
+    /// Opens the store of several replicas, as [`Self::open_in`] does. Only the owner of a session can write it.
+    pub fn open_replica(place: &StorePlace, replica: Replica) -> Result<Self, StoreError> {
+        Self::open_as(place, Some(replica))
+    }
+
+    fn open_as(place: &StorePlace, replica: Option<Replica>) -> Result<Self, StoreError> {
         let (name, reads, writes): (_, Box<dyn SessionReads>, Box<dyn SessionWrites>) = match place.address() {
             Some(address) => {
                 database_key::check_database(address, place.key())?;
-                let writes = SharedWrites::open(address, place.key())?;
+                let writes = SharedWrites::open(address, place.key(), replica.clone())?;
                 (address.to_string(), Box::new(SharedReads::open(address)?), Box::new(writes))
             }
             None => {
@@ -49,24 +59,30 @@ impl SessionStore {
             Some(key) => {
                 let reads = SealedReads { inner: reads, key: key.clone() };
                 let writes = SealedWrites { inner: writes, key: key.clone() };
-                Self::start(name, Box::new(reads), Box::new(writes))
+                Self::start(name, Box::new(reads), Box::new(writes), replica)
             }
-            None => Self::start(name, reads, writes),
+            None => Self::start(name, reads, writes, replica),
         }
     }
 
-    fn start(name: String, reads: Box<dyn SessionReads>, writes: Box<dyn SessionWrites>) -> Result<Self, StoreError> {
+    fn start(
+        name: String,
+        reads: Box<dyn SessionReads>,
+        writes: Box<dyn SessionWrites>,
+        replica: Option<Replica>,
+    ) -> Result<Self, StoreError> {
         let (queue, jobs) = mpsc::channel();
-        let unwritten: Arc<AtomicUsize> = Arc::default();
+        let pending: Arc<PendingJobs> = Arc::default();
         let leases: Arc<SessionLeases> = Arc::default();
-        let writer = SessionWriter::new(writes, jobs, Arc::clone(&unwritten), Arc::clone(&leases));
+        let writer = SessionWriter::new(writes, jobs, Arc::clone(&pending), Arc::clone(&leases));
         let writer = std::thread::Builder::new().name("sessions".to_owned()).spawn(move || writer.run());
         let writer = writer.map_err(|error| StoreError::Unusable {
             file: name.clone(),
             problem: format!("no thread can be started: {error}"),
         })?;
         let (reader, unused) = (Some(Arc::new(Mutex::new(reads))), UnusedSessions::default());
-        let shared = Shared { name, reader, queue: Some(queue), unwritten, writer: Some(writer), unused, leases };
-        Ok(Self { shared: Arc::new(shared), view: Arc::new(SessionView::of(&SessionGrant::local())) })
+        let (queue, writer, claims) = (Some(queue), Some(writer), ClaimTable::default());
+        let shared = Shared { name, reader, queue, pending, writer, unused, leases, replica, claims };
+        Ok(Self { shared: Arc::new(shared), view: Arc::new(SessionView::of(&SessionGrant::local())), owner: None })
     }
 }

@@ -62,6 +62,7 @@ impl SealedWrites {
             Work::Audit(entry) => Work::Audit(entry.clone()),
             Work::Delete => Work::Delete,
             Work::Copy { new } => Work::Copy { new: new.clone() },
+            Work::Release => Work::Release,
             Work::Flush => Work::Flush,
             Work::Nothing => Work::Nothing,
         })
@@ -72,7 +73,8 @@ impl SessionWrites for SealedWrites {
     fn transact(&mut self, jobs: &[Job]) -> Result<Vec<Result<bool, JobError>>, StoreError> {
         let seal = |job: &Job| {
             let (principal, session) = (job.principal.clone(), job.session.clone());
-            Ok::<_, StoreError>(Job { principal, session, at: job.at, work: self.seal(&job.work)?, reply: None })
+            let (serial, owner, at, work) = (job.serial, job.owner.clone(), job.at, self.seal(&job.work)?);
+            Ok::<_, StoreError>(Job { serial, owner, principal, session, at, work, reply: None })
         };
         let sealed = jobs.iter().map(seal).collect::<Result<Vec<_>, _>>()?;
         self.inner.transact(&sealed)

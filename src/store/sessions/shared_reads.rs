@@ -41,7 +41,7 @@ impl SharedReads {
     fn read<T>(
         &mut self,
         view: &SessionView,
-        work: impl FnOnce(&mut Queries<'_, Client>, &ViewValues) -> Result<T, postgres::Error>,
+        mut work: impl FnMut(&mut Queries<'_, Client>, &ViewValues) -> Result<T, postgres::Error>,
     ) -> Result<T, StoreError> {
         self.database.read(|queries| {
             let values = ViewValues::of(queries, view)?;

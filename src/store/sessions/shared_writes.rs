@@ -1,9 +1,13 @@
 //! Writes sessions to a PostgreSQL database.
 //!
 //! Every commit is durable, so a flush has nothing to write. Columns have no NUL characters, which PostgreSQL refuses.
+//!
+//! Invariant: every transaction holds the claims of its jobs until it commits, and writes each job once, also if the
+//! answer to a commit is lost.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use postgres::GenericClient;
 use serde::Deserialize;
@@ -14,20 +18,34 @@ use super::read::{folders_json, number};
 use super::search_terms::index_words;
 use super::state::UUID_OWNER;
 use super::usage_rows::{UsageKey, UsageRow};
-use super::{EMPTY_FOR, NewEvent, NewSession, SessionChange, StateEntry, id, shared_audit};
-use crate::store::database::{Database, Queries, TransactionError, is_of_data, problem, unusable};
+use super::{EMPTY_FOR, NewEvent, NewSession, SessionChange, StateEntry, id, shared_audit, shared_owners};
+use crate::store::database::{Database, Queries, TransactionError, is_of_connection, is_of_data, problem, unusable};
+use crate::store::notifications::NotifySender;
 use crate::store::sealing::StoreKey;
-use crate::store::{StoreAddress, StoreError};
+use crate::store::{Replica, StoreAddress, StoreError};
+
+/// How long the writer tries to reach the database again before its callers get the error.
+const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_millis(250);
 
 /// The connection of the writer.
 #[derive(Debug)]
 pub(super) struct SharedWrites {
     database: Database,
+    /// Names this writer in the table of batches.
+    writer: String,
+    /// The place of this process among the replicas. `None` if it writes without claims.
+    replica: Option<Replica>,
+    notify: NotifySender,
 }
 
 impl SharedWrites {
     /// Connects, and deletes old sessions without events. A write fails if the database has another key.
-    pub(super) fn open(address: &Arc<StoreAddress>, key: Option<&StoreKey>) -> Result<Self, StoreError> {
+    pub(super) fn open(
+        address: &Arc<StoreAddress>,
+        key: Option<&StoreKey>,
+        replica: Option<Replica>,
+    ) -> Result<Self, StoreError> {
         let mut database = Database::open_with_key(address, key)?;
         let before = number(id::now().saturating_sub(EMPTY_FOR));
         // The caller may run async tasks.
@@ -36,7 +54,8 @@ impl SharedWrites {
             scope.spawn(sweep).join()
         });
         swept.map_err(|_| unusable(address, "its clean-up broke off".to_owned()))??;
-        Ok(Self { database })
+        let (writer, notify) = (crate::ids::random_id("writer"), NotifySender::start(address)?);
+        Ok(Self { database, writer, replica, notify })
     }
 }
 
@@ -44,16 +63,34 @@ const SWEEP: &str = "DELETE FROM session WHERE updated_at < $1 AND events = 0";
 
 impl SessionWrites for SharedWrites {
     fn transact(&mut self, jobs: &[Job]) -> Result<Vec<Result<bool, JobError>>, StoreError> {
-        let at_once = self.database.transact(|queries| {
-            lock_sessions(queries, jobs)?;
-            jobs.iter().map(|job| apply(queries, job).map(Ok)).collect::<Result<Vec<_>, _>>()
-        });
-        match at_once {
-            Ok(done) => Ok(done),
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let batch = Batch { jobs, writer: &self.writer, replica: self.replica.as_ref() };
+            let mut news = BTreeMap::new();
+            let mut done = self.database.transact(|queries| batch.write(queries, &mut news, BatchErrors::EndBatch));
             // The database ends a transaction at the first error. A second attempt isolates each job.
-            Err(TransactionError::Query(error)) if is_of_data(&error) => self.transact_one_by_one(jobs),
-            Err(TransactionError::Query(error)) => Err(unusable(self.database.address(), problem(&error))),
-            Err(TransactionError::Store(error)) => Err(error),
+            if matches!(&done, Err(TransactionError::Query(error)) if is_of_data(error)) {
+                news.clear();
+                done = self.database.transact(|queries| batch.write(queries, &mut news, BatchErrors::LeaveOut));
+            }
+            match done {
+                Ok(done) => {
+                    news.iter().for_each(|(session, seq)| self.notify.send(session, *seq));
+                    return Ok(done);
+                }
+                // The batch may be committed. It has the same numbers in the next attempt, which then writes nothing.
+                Err(TransactionError::Query(error)) if is_of_connection(&error) && Instant::now() < until => {
+                    tracing::warn!(problem = problem(&error), "the connection to the store broke");
+                }
+                Err(TransactionError::Store(StoreError::Unreachable { problem, .. })) if Instant::now() < until => {
+                    tracing::debug!(problem, "the store cannot be reached");
+                }
+                Err(TransactionError::Query(error)) => {
+                    return Err(unusable(self.database.address(), problem(&error)));
+                }
+                Err(TransactionError::Store(error)) => return Err(error),
+            }
+            std::thread::sleep(RETRY_DELAY);
         }
     }
 
@@ -69,24 +106,62 @@ impl SessionWrites for SharedWrites {
     }
 }
 
-impl SharedWrites {
-    fn transact_one_by_one(&mut self, jobs: &[Job]) -> Result<Vec<Result<bool, JobError>>, StoreError> {
-        self.database.write(|queries| {
-            lock_sessions(queries, jobs)?;
-            let mut done = Vec::with_capacity(jobs.len());
-            for job in jobs {
-                queries.execute("SAVEPOINT job", &[])?;
-                done.push(match apply(queries, job) {
-                    Err(error) if is_of_data(&error) => {
-                        queries.execute("ROLLBACK TO SAVEPOINT job", &[])?;
-                        Err(JobError(problem(&error)))
-                    }
-                    result => Ok(result?),
-                });
-                queries.execute("RELEASE SAVEPOINT job", &[])?;
+/// What an error of one job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BatchErrors {
+    /// It ends the whole batch.
+    EndBatch,
+    /// Only that job is left out.
+    LeaveOut,
+}
+
+/// The jobs of one transaction.
+struct Batch<'a> {
+    jobs: &'a [Job],
+    writer: &'a str,
+    replica: Option<&'a Replica>,
+}
+
+/// The newest event of each session that a batch appended to.
+type SessionNews = BTreeMap<String, u64>;
+
+impl Batch<'_> {
+    fn write<C: GenericClient>(
+        &self,
+        queries: &mut Queries<'_, C>,
+        news: &mut SessionNews,
+        errors: BatchErrors,
+    ) -> Result<Vec<Result<bool, JobError>>, postgres::Error> {
+        let earlier = shared_owners::begin_batch(queries, self.writer, self.jobs)?;
+        let held = shared_owners::hold_claims(queries, self.jobs)?;
+        lock_sessions(queries, self.jobs)?;
+        let mut done = Vec::with_capacity(self.jobs.len());
+        for job in self.jobs {
+            // The answer to an earlier batch was lost.
+            if let Some(result) = earlier.result(job) {
+                done.push(result);
+                continue;
             }
-            Ok(done)
-        })
+            if let Err(refusal) = shared_owners::check_owner(queries, job, &held, self.replica)? {
+                done.push(Err(refusal));
+                continue;
+            }
+            if errors == BatchErrors::EndBatch {
+                done.push(Ok(apply(queries, job, news)?));
+                continue;
+            }
+            queries.execute("SAVEPOINT job", &[])?;
+            done.push(match apply(queries, job, news) {
+                Err(error) if is_of_data(&error) => {
+                    queries.execute("ROLLBACK TO SAVEPOINT job", &[])?;
+                    Err(JobError::Data(problem(&error)))
+                }
+                result => Ok(result?),
+            });
+            queries.execute("RELEASE SAVEPOINT job", &[])?;
+        }
+        shared_owners::end_batch(queries, self.writer, self.jobs, &done)?;
+        Ok(done)
     }
 }
 
@@ -101,11 +176,19 @@ fn lock_sessions<C: GenericClient>(queries: &mut Queries<'_, C>, jobs: &[Job]) -
     queries.query(lock, &[&sessions]).map(drop)
 }
 
-fn apply<C: GenericClient>(queries: &mut Queries<'_, C>, job: &Job) -> Result<bool, postgres::Error> {
+fn apply<C: GenericClient>(
+    queries: &mut Queries<'_, C>,
+    job: &Job,
+    news: &mut SessionNews,
+) -> Result<bool, postgres::Error> {
     let (principal, id, at) = (job.principal.name(), job.session.as_str(), number(job.at));
     match &job.work {
         Work::Create(new) => create(queries, principal, id, new, at),
-        Work::Append(event) => append(queries, principal, id, event, at),
+        Work::Append(event) => {
+            let seq = append(queries, principal, id, event, at)?;
+            news.extend(seq.map(|seq| (id.to_owned(), seq)));
+            Ok(seq.is_some())
+        }
         Work::Change(change) => apply_change(queries, principal, id, change, at),
         Work::PutState(entry) => put_state(queries, principal, id, entry),
         Work::RemoveState { owner, key } => {
@@ -116,13 +199,22 @@ fn apply<C: GenericClient>(queries: &mut Queries<'_, C>, job: &Job) -> Result<bo
         Work::AddUsage(key, more) => add_usage(queries, principal, key, more),
         Work::Audit(entry) => shared_audit::append(queries, principal, id, entry, at),
         Work::Delete => {
-            Ok(queries.execute("DELETE FROM session WHERE id = $1 AND principal = $2", &[&id, &principal])? == 1)
+            let deleted = "DELETE FROM session WHERE id = $1 AND principal = $2";
+            let is_deleted = queries.execute(deleted, &[&id, &principal])? == 1;
+            if is_deleted {
+                queries.execute("DELETE FROM ownership WHERE session = $1", &[&id])?;
+            }
+            Ok(is_deleted)
         }
         Work::Copy { new } => copy(queries, principal, id, new, at),
         Work::Flush => {
             let exists = "SELECT 1 FROM session WHERE id = $1 AND principal = $2";
             Ok(queries.query_opt(exists, &[&id, &principal])?.is_some())
         }
+        Work::Release => match &job.owner {
+            Some(owned) => shared_owners::release(queries, owned),
+            None => Ok(true),
+        },
         Work::Nothing => Ok(true),
     }
 }
@@ -144,17 +236,18 @@ fn create<C: GenericClient>(
     queries.execute(insert, &values).map(|_| true)
 }
 
-/// Appends an event. The update locks the session's row, so no other process can assign the same number.
+/// Appends an event and returns its number. `None` if there is no such session. The update locks the session's row, so
+/// no other process can assign the same number.
 fn append<C: GenericClient>(
     queries: &mut Queries<'_, C>,
     principal: &str,
     id: &str,
     event: &NewEvent,
     at: i64,
-) -> Result<bool, postgres::Error> {
+) -> Result<Option<u64>, postgres::Error> {
     let count = "UPDATE session SET events = events + 1, updated_at = greatest(updated_at, $3)
         WHERE id = $1 AND principal = $2 RETURNING key, events";
-    let Some(row) = queries.query_opt(count, &[&id, &principal, &at])? else { return Ok(false) };
+    let Some(row) = queries.query_opt(count, &[&id, &principal, &at])? else { return Ok(None) };
     let (key, seq): (i64, i64) = (row.get(0), row.get(1));
     let text = event.text.as_deref().map(without_nul);
     let (words, length) = text.as_deref().map(index_words).unzip();
@@ -163,7 +256,8 @@ fn append<C: GenericClient>(
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, to_tsvector('skein_words', $9::text), $10)";
     let values: [&(dyn postgres::types::ToSql + Sync); 10] =
         [&key, &seq, &at, &event.kind, &event.body, &text, &role, &restores, &words, &length];
-    queries.execute(insert, &values).map(|_| true)
+    queries.execute(insert, &values)?;
+    Ok(u64::try_from(seq).ok())
 }
 
 /// What queries need of the body of an event. Bodies that cannot be read have none.

@@ -1,7 +1,6 @@
 //! Writes queued jobs in transactions, on a single thread, and replies to the callers that wait.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -9,6 +8,7 @@ use super::backend::{JobError, SessionWrites};
 use super::id;
 use super::job::{Job, Work};
 use super::leases::{LEASE_TIME, RENEWAL, RETRY, SessionLeases};
+use super::pending_jobs::PendingJobs;
 use crate::principal::Principal;
 use crate::store::StoreError;
 
@@ -22,10 +22,11 @@ pub(super) struct SessionWriter {
     jobs: mpsc::Receiver<Job>,
     /// Jobs that could not be written yet, oldest first.
     waiting: Vec<Job>,
+    /// The number of the last job.
+    serial: u64,
     /// The error for each session that lost data. Its next flush by the same principal returns it.
     lost: BTreeMap<(Principal, String), StoreError>,
-    /// Bytes of queued events; `append` adds to it.
-    unwritten: Arc<AtomicUsize>,
+    pending: Arc<PendingJobs>,
     /// The open sessions; handles add and remove them.
     leases: Arc<SessionLeases>,
     /// When the leases are recorded next.
@@ -36,20 +37,22 @@ impl SessionWriter {
     pub(super) fn new(
         writes: Box<dyn SessionWrites>,
         jobs: mpsc::Receiver<Job>,
-        unwritten: Arc<AtomicUsize>,
+        pending: Arc<PendingJobs>,
         leases: Arc<SessionLeases>,
     ) -> Self {
-        let renewal = Instant::now() + RENEWAL;
-        Self { writes, jobs, waiting: Vec::new(), lost: BTreeMap::new(), unwritten, leases, renewal }
+        let (lost, renewal) = (BTreeMap::new(), Instant::now() + RENEWAL);
+        Self { writes, jobs, waiting: Vec::new(), serial: 0, lost, pending, leases, renewal }
     }
 
     /// Runs until the last handle is dropped and everything is written.
     pub(super) fn run(mut self) {
         while let Some(first) = self.next_job() {
-            self.waiting.push(first);
+            self.add(first);
             self.gather();
-            let room = AT_ONCE.saturating_sub(self.waiting.len());
-            self.waiting.extend(self.jobs.try_iter().take(room));
+            while self.waiting.len() < AT_ONCE {
+                let Ok(job) = self.jobs.try_recv() else { break };
+                self.add(job);
+            }
             self.write();
         }
         if !self.waiting.is_empty() {
@@ -58,6 +61,12 @@ impl SessionWriter {
         for job in &self.waiting {
             tracing::error!(session = job.session, "the last events of a session could not be written");
         }
+    }
+
+    /// Numbers a job, so that a store can tell whether it was written.
+    fn add(&mut self, job: Job) {
+        self.serial += 1;
+        self.waiting.push(Job { serial: self.serial, ..job });
     }
 
     /// Waits for a job, and records the open sessions in the meantime. `None` if the last handle is dropped.
@@ -92,7 +101,7 @@ impl SessionWriter {
         let until = Instant::now() + GATHERS;
         while self.waiting.len() < AT_ONCE && self.waiting.iter().all(|job| job.reply.is_none()) {
             match self.jobs.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(job) => self.waiting.push(job),
+                Ok(job) => self.add(job),
                 Err(_) => return,
             }
         }
@@ -103,7 +112,7 @@ impl SessionWriter {
         let jobs = std::mem::take(&mut self.waiting);
         // These jobs only wait for earlier ones, and there are none.
         if jobs.iter().all(|job| matches!(job.work, Work::Nothing)) {
-            jobs.into_iter().for_each(|job| job.answer(Ok(true)));
+            jobs.into_iter().for_each(|job| self.finish(job, Ok(true)));
             return;
         }
         match self.writes.transact(&jobs) {
@@ -114,10 +123,17 @@ impl SessionWriter {
 
     /// Reports the result of one job after its transaction was committed.
     fn settle(&mut self, job: Job, done: Result<bool, JobError>) {
-        self.unwritten.fetch_sub(job.size(), Ordering::Relaxed);
+        self.pending.remove(job.size());
         let id = &job.session;
         let of_principal = || (job.principal.clone(), id.clone());
-        let done = done.map_err(|error| StoreError::LeftOut { id: id.clone(), problem: error.to_string() });
+        if let (Err(JobError::NotOwner), Some(owner)) = (&done, &job.owner) {
+            owner.lost.cancel();
+        }
+        let done = done.map_err(|error| match error {
+            JobError::Data(problem) => StoreError::LeftOut { id: id.clone(), problem },
+            JobError::NotOwner => StoreError::Taken { id: id.clone() },
+            JobError::OwnedElsewhere { replica } => StoreError::OwnedElsewhere { id: id.clone(), replica },
+        });
         match (&job.work, done) {
             (Work::Append(_) | Work::Change(_), Ok(true)) => {}
             (Work::Append(_) | Work::Change(_), Ok(false)) => {
@@ -156,7 +172,7 @@ impl SessionWriter {
             match (&job.reply, &job.work) {
                 // A read does not fail because a write did.
                 (_, Work::Nothing) => {
-                    job.answer(Ok(true));
+                    self.finish(job, Ok(true));
                     continue;
                 }
                 (None, _) => {
@@ -171,7 +187,13 @@ impl SessionWriter {
                 }
                 (other, _) => other,
             };
-            job.answer(Err(told));
+            self.finish(job, Err(told));
         }
+    }
+
+    /// Replies to a job that was not in a transaction.
+    fn finish(&self, job: Job, answer: Result<bool, StoreError>) {
+        self.pending.remove(job.size());
+        job.answer(answer);
     }
 }

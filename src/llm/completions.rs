@@ -1,0 +1,194 @@
+//! Asks a model in OpenAI's chat completions dialect, which most providers speak.
+//!
+//! genai speaks it, too. It copies the tools of a request three times, and builds a tree of values for every piece of
+//! an answer. This client writes the text of the tools once per binding, and reads a piece of text without a tree.
+//!
+//! Invariant: requests and events are those of genai, which a test compares byte by byte. Models for whose names genai
+//! changes the request stay with genai.
+
+mod body;
+mod decoder;
+mod tool_texts;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use genai::adapter::AdapterKind;
+use genai::chat::{ChatMessage, ChatStreamEvent, ReasoningEffort};
+use genai::resolver::AuthData;
+use genai::webc::StreamTimeout;
+use genai::{BoxError, ModelIden, ServiceTarget};
+use reqwest::header::CONTENT_TYPE;
+use tokio::time::timeout;
+
+use super::OfferedTool;
+use decoder::StreamDecoder;
+use tool_texts::ToolTexts;
+
+/// How long a provider may take until it begins to answer.
+pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long an answer may pause.
+pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The events of an answer, in the types of genai.
+pub(super) type AnswerEvents = BoxStream<'static, genai::Result<ChatStreamEvent>>;
+
+/// A client of one model.
+pub(super) struct CompletionsClient {
+    http: reqwest::Client,
+    url: reqwest::Url,
+    key: String,
+    model: ModelIden,
+    tool_texts: ToolTexts,
+}
+
+impl CompletionsClient {
+    /// Returns the client of a model. `None` if genai must ask it: the model speaks another dialect, its name changes
+    /// the request, or its address is not valid.
+    pub(super) fn for_target(target: &ServiceTarget, http: reqwest::Client) -> Option<Self> {
+        let model = target.model.clone();
+        if model.adapter_kind != AdapterKind::OpenAI || changes_request(&model.model_name) {
+            return None;
+        }
+        let base = reqwest::Url::parse(target.endpoint.base_url()).ok()?;
+        let mut url = base.join("chat/completions").ok()?;
+        url.set_query(base.query());
+        let AuthData::Key(key) = &target.auth else { return None };
+        Some(Self { http, url, key: key.clone(), model, tool_texts: ToolTexts::default() })
+    }
+
+    /// Returns the events of the answer. The first poll sends the request. Fails if the request cannot be written as
+    /// JSON.
+    pub(super) fn ask(&self, messages: &[ChatMessage], tools: &Arc<[OfferedTool]>) -> genai::Result<AnswerEvents> {
+        let tools = self.tool_texts.text(tools)?;
+        let body = body::write_body(&self.model.model_name, tools.as_deref(), messages)?;
+        let request = self.http.post(self.url.clone()).bearer_auth(&self.key);
+        let request = request.header(CONTENT_TYPE, "application/json").body(body);
+        let decoder = StreamDecoder::new(self.model.clone());
+        let reader = AnswerReader {
+            source: AnswerSource::Request(request),
+            decoder,
+            ready: VecDeque::new(),
+            model: self.model.clone(),
+        };
+        let events = stream::unfold(reader, |mut reader| async move {
+            let event = reader.next().await?;
+            Some((event, reader))
+        });
+        Ok(events.boxed())
+    }
+}
+
+/// Returns true if genai changes the request because of the model's name: a namespace, an effort as a suffix, or an
+/// OpenAI model with marks for the cache, which are those from 5.6 on. True for all names that may be such a model.
+fn changes_request(name: &str) -> bool {
+    name.contains("::") || ReasoningEffort::from_model_name(name).0.is_some() || may_mark_cache(name)
+}
+
+fn may_mark_cache(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("gpt") else { return false };
+    let rest = rest.strip_prefix('-').unwrap_or(rest);
+    let mut characters = rest.chars();
+    match (characters.next(), characters.next(), characters.next(), characters.next()) {
+        (Some('o'), ..) => false,
+        (Some('3' | '4'), next, ..) => next.is_some_and(|next| next.is_ascii_digit()),
+        (Some('5'), Some('.'), Some('0'..='5'), next) => next.is_some_and(|next| next.is_ascii_digit()),
+        (Some('5'), next, ..) => next.is_some_and(|next| next == '.' || next.is_ascii_digit()),
+        _ => true,
+    }
+}
+
+/// Where the next bytes of an answer come from.
+enum AnswerSource {
+    Request(reqwest::RequestBuilder),
+    Response(reqwest::Response),
+    End,
+}
+
+/// Reads one answer.
+struct AnswerReader {
+    source: AnswerSource,
+    decoder: StreamDecoder,
+    /// Events that were decoded and not returned yet: one read contains many.
+    ready: VecDeque<genai::Result<ChatStreamEvent>>,
+    model: ModelIden,
+}
+
+impl AnswerReader {
+    async fn next(&mut self) -> Option<genai::Result<ChatStreamEvent>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            self.source = match std::mem::replace(&mut self.source, AnswerSource::End) {
+                AnswerSource::End => return None,
+                AnswerSource::Request(request) => match send_request(request, &self.model).await {
+                    Ok(response) => AnswerSource::Response(response),
+                    Err(error) => return Some(Err(error)),
+                },
+                AnswerSource::Response(mut response) => match timeout(READ_TIMEOUT, response.chunk()).await {
+                    Ok(Ok(Some(bytes))) => {
+                        self.decoder.feed(&bytes, &mut self.ready);
+                        if self.decoder.is_over() { AnswerSource::End } else { AnswerSource::Response(response) }
+                    }
+                    Ok(Ok(None)) => {
+                        self.decoder.finish(&mut self.ready);
+                        AnswerSource::End
+                    }
+                    Ok(Err(error)) => return Some(Err(stream_failure(&self.model, error))),
+                    Err(_) => return Some(Err(stream_failure(&self.model, StreamTimeout::Read))),
+                },
+            };
+        }
+    }
+}
+
+/// Sends the request and waits for the head of the response. Fails if the status is not a success.
+async fn send_request(request: reqwest::RequestBuilder, model: &ModelIden) -> genai::Result<reqwest::Response> {
+    let response = match timeout(HEADER_TIMEOUT, request.send()).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => return Err(stream_failure(model, error)),
+        Err(_) => return Err(stream_failure(model, StreamTimeout::Headers)),
+    };
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let canonical_reason = status.canonical_reason().unwrap_or("Unknown").to_owned();
+    let headers = Box::new(response.headers().clone());
+    let body = read_error(response).await.unwrap_or_else(|error| format!("Failed to read error body: {error}"));
+    Err(genai::Error::HttpError { status, canonical_reason, body, headers })
+}
+
+/// Reads the body of an error response.
+async fn read_error(mut response: reqwest::Response) -> Result<String, BoxError> {
+    let mut body = Vec::new();
+    while let Some(bytes) = timeout(READ_TIMEOUT, response.chunk()).await.map_err(|_| StreamTimeout::Read)?? {
+        body.extend_from_slice(&bytes);
+    }
+    Ok(String::from_utf8_lossy(&body).into_owned())
+}
+
+/// Returns the error of a stream that broke.
+fn stream_failure(model: &ModelIden, error: impl Into<BoxError>) -> genai::Error {
+    let error = error.into();
+    genai::Error::WebStream { model_iden: model.clone(), cause: error.to_string(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_change_the_request_stay_with_genai() {
+        let changed =
+            ["gpt-5.6", "gpt-5.6-mini", "gpt-5.10", "gpt-6", "gpt-12", "gpt6", "gpt-41", "gpt-5-high", "a::b"];
+        assert_eq!(changed.map(changes_request), changed.map(|_| true), "{changed:?}");
+        let plain =
+            ["gpt-4o", "gpt-4.1-mini", "gpt-5", "gpt-5.5", "gpt-5-mini", "gpt-oss-20b", "o3", "llama3.2", "a/b"];
+        assert_eq!(plain.map(changes_request), plain.map(|_| false), "{plain:?}");
+    }
+}

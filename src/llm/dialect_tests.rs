@@ -1,0 +1,311 @@
+//! Compares the requests and answers of [`CompletionsClient`] with those of genai, which it replaces.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::thread::JoinHandle;
+
+use super::*;
+use crate::conversation::ToolResult;
+
+const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+
+/// A server that gives one answer to two requests, and then returns their bodies.
+struct TwiceServer {
+    address: String,
+    thread: JoinHandle<Vec<String>>,
+}
+
+impl TwiceServer {
+    /// Sends the answer in pieces of `size` bytes.
+    fn new(answer: String, size: usize) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}/v1", listener.local_addr().unwrap());
+        let thread = std::thread::spawn(move || {
+            (0..2).map(|_| answer_once(listener.accept().unwrap().0, answer.as_bytes(), size)).collect()
+        });
+        Self { address, thread }
+    }
+
+    fn provider(&self, model: &str) -> HttpProvider {
+        let variable = |name: &str| match name {
+            "OPENAI_BASE_URL" => Some(self.address.clone()),
+            "OPENAI_API_KEY" => Some("a-key".to_owned()),
+            _ => None,
+        };
+        HttpProvider::new(&ModelRef::from(format!("openai:{model}")), &ModelRegistry::default(), variable).unwrap()
+    }
+}
+
+/// Reads one request, answers it, and returns its body.
+fn answer_once(mut stream: TcpStream, answer: &[u8], size: usize) -> String {
+    stream.set_nodelay(true).unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    for piece in answer.chunks(size) {
+        // A client that has read the end may be gone.
+        if stream.write_all(piece).is_err() {
+            break;
+        }
+    }
+    String::from_utf8(body).unwrap()
+}
+
+async fn events(provider: &HttpProvider, request: &ModelRequest) -> Vec<Result<StreamEvent, LlmError>> {
+    provider.stream(request.clone()).collect().await
+}
+
+/// Asks with both clients. Returns the bodies and the events, each by Skein's client and by genai.
+async fn ask_both(
+    model: &str,
+    request: &ModelRequest,
+    answer: String,
+    size: usize,
+) -> [(String, Vec<Result<StreamEvent, LlmError>>); 2] {
+    let server = TwiceServer::new(answer, size);
+    let own = server.provider(model);
+    assert!(own.completions.is_some(), "{model}");
+    let genai = HttpProvider { completions: None, ..server.provider(model) };
+    let by_own = events(&own, request).await;
+    let by_genai = events(&genai, request).await;
+    let mut bodies = server.thread.join().unwrap().into_iter();
+    let mut body = || bodies.next().unwrap();
+    [(body(), by_own), (body(), by_genai)]
+}
+
+fn prompt(text: &str) -> ModelRequest {
+    let messages = vec![Arc::new(Message::user(vec![Content::text(text)]))];
+    ModelRequest { system: "Be brief.".into(), tools: Arc::from([]), messages }
+}
+
+/// A request with every kind of message and part.
+fn rich_request() -> ModelRequest {
+    let properties = json!({"path": {"type": "string"}, "n": {"maximum": 1.5}});
+    let schema = json!({"type": "object", "required": ["path"], "properties": properties});
+    let Value::Object(schema) = schema else { unreachable!("a schema is an object") };
+    let tool = |name: &str| OfferedTool {
+        name: name.to_owned(),
+        description: format!("Reads \"{name}\".\nSecond line."),
+        schema: Arc::new(schema.clone()),
+    };
+    let media = |mime: &str, is_audio: bool| {
+        let (mime, data) = (mime.to_owned(), "aGVsbG8=".to_owned());
+        MessagePart::Content(if is_audio { Content::Audio { mime, data } } else { Content::Image { mime, data } })
+    };
+    let text = |text: &str| MessagePart::Content(Content::text(text));
+    let call = |id: &str, arguments: Value| {
+        MessagePart::ToolUse(ToolUse { id: id.to_owned(), name: "developer__read file".to_owned(), arguments })
+    };
+    let result = |id: &str, content: Vec<Content>, is_error: bool| {
+        MessagePart::ToolResult(ToolResult { id: id.to_owned(), name: "read".to_owned(), content, is_error })
+    };
+    let image = Content::Image { mime: "image/png".to_owned(), data: "aW1hZ2U=".to_owned() };
+    let message = |role, parts| Arc::new(Message { role, parts });
+    let messages = vec![
+        message(Role::User, vec![text("one\n"), text("two"), text("")]),
+        message(Role::User, vec![MessagePart::Content(Content::Injected("beside ü \u{1F600}".to_owned()))]),
+        message(Role::Assistant, vec![MessagePart::Thought("hm".to_owned()), text("first"), text("second")]),
+        message(
+            Role::User,
+            vec![text("see"), media("image/png", false), media("audio/mpeg", true), media("audio/wav", true)],
+        ),
+        message(
+            Role::User,
+            vec![media("video/mp4", false), media("application/pdf", false), media("IMAGE/JPEG", false)],
+        ),
+        message(Role::Assistant, vec![call("c1", json!({"path": "a\\b", "n": 1.0})), call("c2", json!("no object"))]),
+        message(Role::User, vec![result("c1", vec![Content::text("x"), image], false), result("c2", vec![], true)]),
+        message(Role::Assistant, vec![text("done"), call("c3", Value::Null)]),
+        message(Role::User, vec![result("c3", vec![Content::text("y"), Content::text("z")], true), text("and?")]),
+    ];
+    ModelRequest { system: "System\n\"prompt\"".into(), tools: Arc::from([tool("read"), tool("write")]), messages }
+}
+
+#[tokio::test]
+async fn requests_have_the_bytes_of_genai() {
+    let answer = || format!("{HEAD}data: [DONE]\n\n");
+    for model in
+        ["gpt-4o", "gpt-4.1-mini", "gpt-5", "gpt-5.5-mini", "gpt-oss-20b", "o3-mini", "org/model:free", "llama3.2"]
+    {
+        let [own, genai] = ask_both(model, &rich_request(), answer(), 4096).await;
+        assert_eq!(own.0, genai.0, "{model}");
+    }
+    let [own, genai] = ask_both("gpt-4o", &prompt("hello"), answer(), 4096).await;
+    assert_eq!(own.0, genai.0, "without tools");
+    let bare = ModelRequest { system: "".into(), ..prompt("hello") };
+    let [own, genai] = ask_both("gpt-4o", &bare, answer(), 4096).await;
+    assert_eq!(own.0, genai.0, "without a system prompt");
+}
+
+/// A piece of an answer with this delta, and more fields of its choice.
+fn delta(delta: &Value, more: &str) -> String {
+    format!(r#"{{"id":"1","object":"chat.completion.chunk","choices":[{{"index":0,"delta":{delta}{more}}}]}}"#)
+}
+
+fn call_delta(index: u32, more: &Value) -> String {
+    let mut call = json!({"index": index});
+    call.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    delta(&json!({"tool_calls": [call]}), "")
+}
+
+/// Answers, each as the data of its events.
+fn answers() -> Vec<Vec<String>> {
+    let text = |text: &str| delta(&json!({"content": text}), r#","finish_reason":null"#);
+    let stop = |reason: &str| delta(&json!({}), &format!(r#","finish_reason":"{reason}""#));
+    let usage = |usage: &str| format!(r#"{{"choices":[],"usage":{usage}}}"#);
+    let begin = || delta(&json!({"role": "assistant", "content": ""}), "");
+    let done = || "[DONE]".to_owned();
+    let numbers =
+        r#"{"prompt_tokens":7,"completion_tokens":2,"total_tokens":9,"prompt_tokens_details":{"cached_tokens":3}}"#;
+    let fact =
+        |id: &str, name: &str, arguments: &str| json!({"id": id, "function": {"name": name, "arguments": arguments}});
+    let more = |arguments: &str| json!({"function": {"arguments": arguments}});
+    vec![
+        vec![begin(), text("hello"), text(" \"wörld\"\n\u{1F600}"), stop("stop"), usage(numbers), done()],
+        vec![text("no usage"), stop("length"), usage("null"), done()],
+        vec![text("odd usage"), stop("content_filter"), usage(r#"{"prompt_tokens":"many"}"#), done()],
+        vec![text("no end"), stop("stop")],
+        vec![text("broken"), r#"{"choices":[{"delta":{"content":"x"#.to_owned(), done()],
+        vec![text("error"), r#"{"error":{"message":"server_error"}}"#.to_owned(), done()],
+        vec![r#"{"error":null,"choices":[{"delta":{"content":"x"}}]}"#.to_owned(), done()],
+        vec![delta(&json!({"reasoning_content": "hm", "content": null}), ""), text("so"), done()],
+        vec![
+            delta(&json!({"reasoning": "hm", "content": ""}), ""),
+            delta(&json!({"reasoning": 1, "content": "so"}), ""),
+            done(),
+        ],
+        vec![
+            delta(
+                &json!({"content": [{"type": "thinking", "thinking": [{"text": "hm"}]}, {"type": "text", "text": "a"}]}),
+                "",
+            ),
+            done(),
+        ],
+        vec![delta(&json!({"content": "last"}), r#","finish_reason":"stop""#), done(), text("after the end")],
+        vec![
+            delta(&Value::Null, ""),
+            delta(&json!({"content": 5}), ""),
+            r#"{"choices":null}"#.to_owned(),
+            "5".to_owned(),
+            done(),
+        ],
+        vec![
+            call_delta(0, &fact("a", "read", "{\"pa")),
+            call_delta(0, &more("th\":\"x\"}")),
+            call_delta(1, &fact("b", "write", "")),
+            call_delta(1, &more("no json")),
+            stop("tool_calls"),
+            done(),
+        ],
+        vec![call_delta(0, &json!({"function": {"name": "read"}})), call_delta(0, &json!({"id": "late"})), done()],
+        vec![
+            delta(
+                &json!({"content": "and", "tool_calls": [{"index": 0, "id": "a", "function": {"arguments": "{}"}}]}),
+                r#","finish_reason":"tool_calls""#,
+            ),
+            done(),
+        ],
+        vec![
+            format!(r#"{{"choices":[{{"delta":{{"content":"x"}},"finish_reason":"stop"}}],"usage":{numbers}}}"#),
+            usage(r#"{"prompt_tokens":1}"#),
+            done(),
+        ],
+        vec![
+            format!(r#"{{"choices":[{{"delta":{{"content":"a"}}}},{{"delta":{{"content":"b"}}}}],"usage":{numbers}}}"#),
+            done(),
+        ],
+        vec![],
+    ]
+}
+
+#[tokio::test]
+async fn answers_have_the_events_of_genai() {
+    for (number, pieces) in answers().iter().enumerate() {
+        for (end, size) in [("\n\n", 4096), ("\n\n", 3), ("\r\n\r\n", 4096), ("\r\r", 4096), ("\n\n: ping\n\n", 7)] {
+            let body: String = pieces.iter().map(|piece| format!("data: {piece}{end}")).collect();
+            let [own, genai] = ask_both("gpt-4o", &prompt("hello"), format!("{HEAD}{body}"), size).await;
+            assert_eq!(own.1, genai.1, "answer {number}, {end:?}, {size} bytes at a time");
+        }
+    }
+}
+
+#[tokio::test]
+async fn events_without_the_usual_form_are_those_of_genai() {
+    let text = |text: &str| delta(&json!({"content": text}), "");
+    let bodies = [
+        format!("event: message\nid: 1\ndata:{}\n\ndata:[DONE]", text("no blank line at the end")),
+        "data: {\"choices\":\ndata: [{\"delta\":{\"content\":\"two lines\"}}]}\n\ndata: [DONE]\n\n".to_owned(),
+        format!("\n\n\n  data: {}  \n\n\ndata: [DONE]\n\n", text("spaces")),
+        "<html>no model</html>".to_owned(),
+    ];
+    for body in bodies {
+        let [own, genai] = ask_both("gpt-4o", &prompt("hello"), format!("{HEAD}{body}"), 4096).await;
+        assert_eq!(own.1, genai.1, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn refusals_are_those_of_genai() {
+    let refusals = [
+        ("400 Bad Request", "", r#"{"error":{"message":"bad"}}"#),
+        ("400 Bad Request", "", r#"{"error":{"code":"context_length_exceeded"}}"#),
+        ("401 Unauthorized", "", "the key a-key is wrong"),
+        ("413 Payload Too Large", "", ""),
+        ("429 Too Many Requests", "retry-after: 7\r\n", "later"),
+        ("503 Service Unavailable", "retry-after-ms: 1500\r\n", "later"),
+        ("302 Found", "location: http://127.0.0.1:1/\r\n", ""),
+    ];
+    for (status, headers, body) in refusals {
+        let length = body.len();
+        let answer =
+            format!("HTTP/1.1 {status}\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n{body}");
+        let [own, genai] = ask_both("gpt-4o", &prompt("hello"), answer, 4096).await;
+        assert_eq!(own.1, genai.1, "{status}");
+        assert!(matches!(own.1.as_slice(), [Err(_)]), "{status}: {:?}", own.1);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_a_lost_connection() {
+    // The response promises more bytes than it has.
+    let body = format!("data: {}\n\n", delta(&json!({"content": "half"}), ""));
+    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len() + 100);
+    let [own, genai] = ask_both("gpt-4o", &prompt("hello"), answer, 4096).await;
+    assert_eq!(own.1, genai.1);
+    assert!(matches!(own.1.as_slice(), [Ok(StreamEvent::Text(_)), Err(LlmError::Transient { .. })]), "{:?}", own.1);
+}
+
+/// genai repeats the call for each index that is missing before it.
+#[tokio::test]
+async fn a_call_behind_missing_indexes_is_one_call() {
+    let call = call_delta(4_000_000_000, &json!({"id": "a", "function": {"name": "read", "arguments": "{}"}}));
+    let server = TwiceServer::new(format!("{HEAD}data: {call}\n\ndata: [DONE]\n\n"), 4096);
+    let events = events(&server.provider("gpt-4o"), &prompt("hello")).await;
+    let uses: Vec<_> = events.iter().filter(|event| matches!(event, Ok(StreamEvent::ToolUse(_)))).collect();
+    let read = ToolUse { id: "a".to_owned(), name: "read".to_owned(), arguments: json!({}) };
+    assert_eq!(uses, [&Ok(StreamEvent::ToolUse(read))]);
+}
+
+#[tokio::test]
+async fn calls_that_are_too_long_end_the_answer() {
+    let piece = "x".repeat(MAX_ANSWER / 4);
+    let mut body = String::new();
+    for _ in 0..5 {
+        body += &format!("data: {}\n\n", call_delta(0, &json!({"id": "a", "function": {"arguments": piece}})));
+    }
+    let server = TwiceServer::new(format!("{HEAD}{body}"), 1 << 20);
+    let provider = server.provider("gpt-4o");
+    let events = events(&provider, &prompt("hello")).await;
+    assert!(matches!(events.as_slice(), [Err(LlmError::AnswerTooLong { .. })]), "{} events", events.len());
+}
