@@ -1,5 +1,6 @@
-//! What a route costs: to learn the built-in manifests, to load what was learned, to rank one prompt; beside one
-//! request and its answer as lines of JSON over a pipe, which is the least that asking anybody else costs.
+//! What a route costs: the first one with the router that is compiled in, to learn the manifests of a user, to load what
+//! was learned, to rank one prompt; beside one request and its answer as lines of JSON over a pipe, which is the
+//! least that asking anybody else costs.
 
 #![allow(clippy::expect_used, reason = "a benchmark that cannot be set up ends")]
 
@@ -16,13 +17,17 @@ const PROMPT: &str = "The login API answers 500 when the password is empty, plea
 fn routes(criterion: &mut Criterion) {
     let (manifests, _) = skein::manifest::load(&[(Layer::Builtin, Root::Builtin)]);
     let candidates = candidates(&manifests);
+    let mut own = candidates.clone();
+    own[0].examples.push("what only this user asks for".to_owned());
     let folder = tempfile::tempdir().expect("a folder");
     let router = Router::load_or_learn(folder.path(), &candidates);
+    Router::load_or_learn(folder.path(), &own);
     let mut group = criterion.benchmark_group("route");
     group.sample_size(10);
-    group.bench_function("learn", |bencher| bencher.iter(|| Router::learn(black_box(&candidates))));
-    group.bench_function("load", |bencher| {
-        bencher.iter(|| Router::load_or_learn(folder.path(), black_box(&candidates)))
+    group.bench_function("learn", |bencher| bencher.iter(|| Router::learn(black_box(&own))));
+    group.bench_function("load", |bencher| bencher.iter(|| Router::load_or_learn(folder.path(), black_box(&own))));
+    group.bench_function("first route", |bencher| {
+        bencher.iter(|| Router::load_or_learn(folder.path(), black_box(&candidates)).rank(PROMPT))
     });
     group.sample_size(100);
     group.bench_function("rank", |bencher| bencher.iter(|| router.rank(black_box(PROMPT))));

@@ -6,5 +6,6 @@ pub(crate) mod client_asker;
 mod client_calls;
 pub mod export;
 pub mod http_endpoint;
+pub(crate) mod request_errors;
 pub mod requirement_server;
 pub mod suspension_slots;

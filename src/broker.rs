@@ -19,6 +19,7 @@ mod pinned_specs;
 mod program_sandboxes;
 mod requirement;
 mod session_state;
+mod shared_tools;
 mod template;
 
 use std::path::{Path, PathBuf};
@@ -40,7 +41,7 @@ pub use rule_arguments::unreadable;
 
 use crate::graph::{Plan, ToolScope};
 use crate::ids::{ModeId, ServiceName};
-use crate::manifest::{ApprovalLevel, ManagedSetting, ModeEntry, Readiness, ServiceEntry};
+use crate::manifest::{ApprovalLevel, ManagedExclusion, ModeEntry, Readiness, ServiceEntry};
 use crate::permissions::{self, SourcedRule};
 use crate::principal::SessionGrant;
 use crate::services::{Lease, Pool, Service};
@@ -160,8 +161,8 @@ impl std::fmt::Display for MissingService {
 pub enum BindError {
     #[error("there is no mode `{0}`")]
     UnknownMode(ModeId),
-    #[error("`{mode}` cannot be entered: {setting} does not list it")]
-    Managed { mode: ModeId, setting: Box<ManagedSetting> },
+    #[error("`{mode}` cannot be entered: {exclusion}")]
+    Managed { mode: ModeId, exclusion: Box<ManagedExclusion> },
     #[error("`{mode}` cannot be entered: it depends on the service `{service}`, which is only planned")]
     Planned { mode: ModeId, service: ServiceName },
     #[error("`{mode}` cannot be entered: {error}")]
@@ -323,7 +324,7 @@ impl Broker {
     /// Returns the error for a mode that is not in the plan.
     fn missing_mode(&self, id: &ModeId) -> BindError {
         match self.plan.mode_refusal(id) {
-            Some(setting) => BindError::Managed { mode: id.clone(), setting: Box::new(setting) },
+            Some(exclusion) => BindError::Managed { mode: id.clone(), exclusion: Box::new(exclusion) },
             None => BindError::UnknownMode(id.clone()),
         }
     }
@@ -332,14 +333,14 @@ impl Broker {
     fn remove_refused_services(&self, terms: &mut BindRequest) -> Vec<MissingService> {
         let mut refused = Vec::new();
         terms.client_services.retain(|entry| {
-            let setting = self.plan.manifests().service_refusal(entry);
-            refused.extend(setting.iter().map(|setting| MissingService {
+            let exclusion = self.plan.manifests().service_refusal(entry);
+            refused.extend(exclusion.iter().map(|exclusion| MissingService {
                 service: entry.manifest.name.clone(),
                 optional: true,
                 cause: AbsenceCause::Failure,
-                reason: format!("{setting} does not list it"),
+                reason: exclusion.to_string(),
             }));
-            setting.is_none()
+            exclusion.is_none()
         });
         refused
     }
@@ -347,7 +348,8 @@ impl Broker {
     /// Starts the services that the mode needs, level by level and in parallel within a level, and freezes the result.
     /// Fails as a whole: a session that switches modes keeps its old binding until the new one is complete.
     pub async fn bind(&self, id: &ModeId, mut terms: BindRequest) -> Result<Binding, BindError> {
-        let (mode, scope) = self.plan.mode(id).ok_or_else(|| self.missing_mode(id))?;
+        let found = self.plan.mode(id).ok_or_else(|| self.missing_mode(id));
+        let (mode, scope) = found.inspect_err(|error| terms.record_mode_refusal(error))?;
         terms.add_enabled_services(&self.plan);
         let refused = self.remove_refused_services(&mut terms);
         for missing in &refused {
@@ -386,9 +388,9 @@ impl Broker {
             let mut starting = Vec::new();
             for need in level {
                 let Some(entry) = terms.service(&self.plan, need.service.as_str()) else { continue };
-                if let Some(setting) = self.plan.manifests().service_refusal(entry) {
-                    terms.record_service_refusal(id, &need.service, setting.to_string());
-                    let (service, reason) = (need.service, format!("{setting} does not list it"));
+                if let Some(exclusion) = self.plan.manifests().service_refusal(entry) {
+                    terms.record_service_refusal(id, &need.service, exclusion.setting.to_string());
+                    let (service, reason) = (need.service, exclusion.to_string());
                     if !need.optional {
                         let error = ServiceError::NotStarted { service, reason };
                         return Err(BindError::Service { mode: id.clone(), error });

@@ -11,12 +11,12 @@ mod objects;
 mod plan;
 mod session_hold;
 mod snapshot;
+mod unused_contents;
 
 pub use plan::{FileDifference, KeepReason, KeptFile, RestorePlan};
 pub use session_hold::SessionHold;
 pub use snapshot::{CoverageGap, Snapshot, SnapshotLimits, Workspace};
 
-use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -118,30 +118,40 @@ impl CheckpointStore {
         let number = numbers.last().map_or(1, |last| last + 1);
         let step = CheckpointStep { number, events, kind, before, after: None };
         self.save(session, &step)?;
-        for old in numbers.iter().take((numbers.len() + 1).saturating_sub(MAX_STEPS)) {
-            self.remove_step(session, *old)?;
-        }
         Ok(step)
     }
 
-    /// Takes the snapshot after a step, and saves it. A turn that changed no file leaves no step. Returns true if the
-    /// step is kept.
+    /// Takes the snapshot after a step, and saves it. A turn that changed no file leaves no step. Removes the oldest steps
+    /// if there are too many: only now, because the step may be a restore that needs them. Returns true if the step is
+    /// kept.
     pub fn finish(
         &self,
         session: &str,
         step: &mut CheckpointStep,
         workspace: &Workspace,
     ) -> Result<bool, CheckpointError> {
-        let _held = self.hold(LockKind::Shared)?;
+        let held = self.hold(LockKind::Shared)?;
         let after = snapshot::take(workspace, &self.folder, &self.objects, Some(&step.before))?;
         let is_kept = step.kind != StepKind::Turn || plan::differs(&step.before, &after);
         step.after = Some(after);
-        if is_kept {
-            self.save(session, step)?
+        let dropped = if is_kept {
+            self.save(session, step)?;
+            self.drop_oldest(session)?
         } else {
-            self.remove_step(session, step.number)?
-        }
+            self.remove_step(session, step.number)?;
+            1
+        };
+        drop(held);
+        self.count_dropped(dropped);
         Ok(is_kept)
+    }
+
+    /// Removes the oldest steps of a session if there are too many. Returns their number.
+    fn drop_oldest(&self, session: &str) -> Result<usize, CheckpointError> {
+        let numbers = self.numbers(session)?;
+        let excess = numbers.len().saturating_sub(MAX_STEPS);
+        numbers.iter().take(excess).try_for_each(|old| self.remove_step(session, *old))?;
+        Ok(excess)
     }
 
     /// Takes a snapshot that no step needs.
@@ -182,29 +192,26 @@ impl CheckpointStore {
         }
         let _held = self.hold(LockKind::Exclusive)?;
         fs::remove_dir_all(&folder).map_err(|error| CheckpointError::store(&folder, error))?;
-        let mut used = HashSet::new();
-        for session in self.sessions()? {
-            for step in self.steps(&session)? {
-                used.extend(step.before.hashes().map(str::to_owned));
-                used.extend(step.after.iter().flat_map(|after| after.hashes()).map(str::to_owned));
-            }
-        }
-        self.objects.retain(&used)
+        self.remove_unused()
     }
 
     /// Locks the store until the file is dropped. Only the removal of contents needs it alone.
     fn hold(&self, kind: LockKind) -> Result<File, CheckpointError> {
-        let failed = |error| CheckpointError::store(&self.folder, error);
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(failed)?;
-        let mut options = fs::OpenOptions::new();
-        options.create(true).truncate(false).write(true).mode(0o600);
-        let file = options.open(self.folder.join("lock")).map_err(failed)?;
+        let file = self.open_store_lock()?;
         let locked = match kind {
             LockKind::Shared => file.lock_shared(),
             LockKind::Exclusive => file.lock(),
         };
-        locked.map_err(failed)?;
+        locked.map_err(|error| CheckpointError::store(&self.folder, error))?;
         Ok(file)
+    }
+
+    fn open_store_lock(&self) -> Result<File, CheckpointError> {
+        let failed = |error| CheckpointError::store(&self.folder, error);
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(failed)?;
+        let mut options = fs::OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600);
+        options.open(self.folder.join("lock")).map_err(failed)
     }
 
     fn session_folder(&self, session: &str) -> PathBuf {

@@ -36,6 +36,8 @@ mod session_flags;
 mod open_browser;
 mod output;
 mod permissions;
+mod principal;
+mod principal_rules;
 mod private_files;
 mod progress;
 mod recipe;
@@ -249,6 +251,8 @@ enum Command {
     Tutorial(tutorial::TutorialArgs),
     /// Create, list and revoke tokens for `skein serve`
     Token(token::TokenArgs),
+    /// Delete everything of a principal of `skein serve`, or list its rules
+    Principal(principal::PrincipalArgs),
     /// Move stored data to another store, or remove old sessions
     Store(store::StoreArgs),
     /// Print a shell completion script
@@ -294,6 +298,7 @@ impl Command {
             Command::Trust(_) => "trust",
             Command::Tutorial(_) => "tutorial",
             Command::Token(_) => "token",
+            Command::Principal(_) => "principal",
             Command::Store(_) => "store",
             Command::Completions { .. } => "completions",
             Command::ManPages { .. } => "man-pages",
@@ -400,7 +405,7 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
     let mut output = CommandOutput::default();
     // `doctor` changes nothing: it only reports files that other users can access.
     let protected = if let Command::Doctor(_) = cli.command { Ok(()) } else { private_files::protect(&folders) };
-    let (warning, export) = logging::start(&folders);
+    let (warning, export) = logging::start(&cli.global, &folders);
     if let Some(warning) = warning {
         output.note(&warning);
     }
@@ -411,6 +416,7 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
     let code = match run(cli, &folders, &mut output) {
         Ok(()) => 0,
         Err(failure) => {
+            audit_sink::record_refusal(&failure, &folders);
             failure.print(&mut output);
             failure.code()
         }
@@ -466,6 +472,7 @@ fn run(cli: Cli, folders: &Folders, output: &mut CommandOutput) -> Result<(), Co
         Command::Trust(args) => trust::run(&args, folders, output),
         Command::Tutorial(args) => tutorial::run(&args, folders, output),
         Command::Token(args) => token::run(&args, global, folders, output),
+        Command::Principal(args) => principal::run(&args, folders, output),
         Command::Store(args) => store::run(&args, folders, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();

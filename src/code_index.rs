@@ -2,6 +2,9 @@
 //!
 //! Names are compared as text, without imports: functions of the same name are separated only by the type that contains
 //! them, and only if a call names that type.
+//!
+//! Parsing is slow, so that a fast pass over the words of all files comes first. It ranks the files, and rules out those
+//! that cannot contain what an answer needs.
 
 mod call_graph;
 mod definition_kind;
@@ -9,11 +12,22 @@ mod index;
 mod language;
 mod overview;
 mod rules;
+mod symbol_cache;
 mod symbols;
+mod word_place;
+mod word_rules;
+mod word_scan;
+mod words;
 
-pub use call_graph::{CallDirection, CallGraph, CallTree, DefinitionId, SymbolName};
+pub use call_graph::{CallDirection, CallGraph, CallTree, DefinitionId, MAX_DEFINERS, SymbolName};
 pub use definition_kind::DefinitionKind;
-pub use index::{CodeFile, CodeIndex, IndexedFile, MAX_FILE_SIZE, SymbolCache};
+pub use index::{CodeIndex, IndexedFile, MAX_FILE_SIZE, SourceAccess};
 pub use language::SourceLanguage;
-pub use overview::{FileRank, rank};
+pub use overview::CodeRank;
+pub use symbol_cache::{CodeFile, SymbolCache};
 pub use symbols::{Definition, FileSymbols, SymbolParser};
+
+#[cfg(test)]
+mod comparison_tests;
+#[cfg(test)]
+mod testing;

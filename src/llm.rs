@@ -158,6 +158,9 @@ pub enum ModelStop {
 pub enum LlmError {
     #[error("the model `{model}` cannot be used: {reason}")]
     Unusable { model: String, reason: String },
+    /// A managed setting does not allow the model. `setting` names it.
+    #[error("the model `{model}` cannot be used: {reason}")]
+    NotAllowed { model: String, reason: String, setting: String },
     /// `note` adds why no key was found elsewhere; it is empty or begins with a separator.
     #[error("the model `{model}` cannot be used: set {variable} in the environment, or run `skein configure`{note}")]
     MissingKey { model: String, variable: String, note: String },
@@ -189,6 +192,7 @@ impl LlmError {
         match self {
             Self::Rejected { status, .. } => Some(*status),
             Self::Unusable { .. }
+            | Self::NotAllowed { .. }
             | Self::MissingKey { .. }
             | Self::Failed { .. }
             | Self::Transient { .. }

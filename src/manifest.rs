@@ -15,6 +15,7 @@ mod delegate;
 mod duration;
 mod edit;
 mod edit_entry;
+mod edit_items;
 mod examples;
 mod files;
 mod hooks;
@@ -23,7 +24,10 @@ mod json;
 mod json_schema;
 mod layers;
 mod managed_config;
+mod managed_exclusion;
 mod managed_layer;
+mod managed_reload;
+mod managed_telemetry;
 mod marks;
 mod mcp_servers;
 mod migrate;
@@ -72,6 +76,7 @@ pub use delegate::{DelegateEntry, DelegatePattern, DetailedDelegate, TaskWorkspa
 pub use duration::{DurationError, ManifestDuration};
 pub use edit::{apply_edits, with_first, without_item};
 pub use edit_entry::edit_entry;
+pub use edit_items::{EditedItem, block_text, edit_items, item_texts, rename_entry, with_comments};
 pub use files::{LinkedFile, LinkedFileError, ManifestFile, Root, read_named};
 pub use hooks::{HookCommand, HookConfig, HookEvent, HookFailure, HookGroup, HookKind, HookMatcher};
 pub use import::goose_provider;
@@ -83,8 +88,12 @@ pub use json_schema::{
     RunningValidation, SchemaError, SchemaValidator, VALIDATION_TIME, ValidationFailure, check_schema,
 };
 pub use layers::{AgentEntry, ConfigEntry, DisableSource, Manifests, ModeEntry, ServiceEntry};
-pub use managed_config::{AddressedProvider, ManagedConfig, ManagedProvider, ModelPrice};
-pub use managed_layer::{ManagedEntry, ManagedFile, ManagedLayer, ManagedRefusal, ManagedSetting};
+pub use managed_config::{
+    AddressedProvider, DefinitionSource, ManagedConfig, ManagedDefinition, ManagedName, ManagedProvider,
+    ManagedTelemetry, ModelPrice,
+};
+pub use managed_exclusion::{ManagedExclusion, ManagedSetting};
+pub use managed_layer::{ManagedEntry, ManagedFile, ManagedLayer, ManagedRefusal};
 pub use mcp_servers::{
     ServiceNameError, SessionServiceError, client_service, manifest as service_manifest, recipe_service,
     session_service,

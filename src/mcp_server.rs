@@ -19,9 +19,9 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ElicitRequest, Implementation, InputRequest, InputRequiredResult,
-    InputResponses, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities,
-    ServerConfig, Tool,
+    CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ElicitRequest, Implementation, InputRequest,
+    InputRequiredResult, InputResponses, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
+    ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
@@ -31,6 +31,7 @@ use self::sessions::{OpenError, OpenSessions};
 use self::tools::AgentTools;
 use self::turn::BackgroundTurn;
 use crate::adapter::client_asker::{self as ask, ElicitationSupport, PendingQuestion, in_rounds};
+use crate::adapter::request_errors::refuse_request;
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::ApprovalLevel;
@@ -318,6 +319,14 @@ impl ServerHandler for AgentMcpServer {
             Err(TurnRefusal::Work(problem)) => Ok(outcome::refusal_result(problem).into()),
             Err(TurnRefusal::Request(error)) => Err(error),
         }
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        Err(refuse_request(request))
     }
 }
 

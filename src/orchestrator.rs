@@ -133,7 +133,8 @@ impl Orchestrator {
                 .for_each(|text| session.broker().note_user_text(session.context(), text));
         }
         let named = if options.from_user {
-            route::explicit(&text, &session.turn_plan()).map_err(turn::misdirection_error)?
+            let named = route::explicit(&text, &session.turn_plan());
+            named.map_err(|error| turn::misdirection_error(error, &session))?
         } else {
             None
         };
@@ -214,15 +215,13 @@ impl Orchestrator {
             return Ok((RoutingDecision::explicit(mode, task.to_owned()), Vec::new()));
         }
         let own = plan.agent(ORCHESTRATOR).and_then(AgentEntry::default_mode);
-        let own = own
-            .ok_or_else(|| UnknownModeError { problem: "there is no orchestrator".to_owned(), help: String::new() })?;
+        let own = own.ok_or_else(|| UnknownModeError::new("there is no orchestrator", ""))?;
         // A slash command belongs to the mode in which the user types it.
         if prompt.trim_start().starts_with('/') {
             return Ok((RoutingDecision::explicit(own, prompt.trim().to_owned()), Vec::new()));
         }
         let router = self.router_cache.router(plan, &own, principal, cwd).await;
-        let router =
-            router.map_err(|error| UnknownModeError { problem: error.to_string(), help: "try again".to_owned() })?;
+        let router = router.map_err(|error| UnknownModeError::new(error.to_string(), "try again"))?;
         let TopOfMindText { text: top, problem } = self.top_of_mind.read(principal);
         let excerpts = match sessions.filter(|_| Settings::of(plan.manifests()).recall) {
             Some(sessions) => recall::extract(sessions, prompt, sessions_of_project(cwd), &[]).await,

@@ -1,18 +1,22 @@
 //! Routes a prompt to a mode with a linear model on the words and letters of the modes' examples and descriptions. The
-//! model is trained locally from the manifests in a moment, without network access or downloads.
+//! model of the built-in manifests is compiled in. Others are trained locally in a moment, without network access.
 //!
 //! Invariant: pure values. The same manifests give the same model, byte for byte, in any order. Only `cache` touches
 //! files, below the folder it is given.
 
+mod builtin;
 mod cache;
 mod calibrate;
 mod features;
+mod format;
+mod meaning;
 mod split;
 mod train;
 mod vocabulary;
 mod words;
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use crate::ids::ModeId;
 use crate::manifest::{AgentEntry, Capability, Manifests, ModeEntry};
@@ -130,8 +134,8 @@ struct CorrectedPrompt {
 pub struct Router {
     /// Sorted by name.
     modes: Vec<ModeId>,
-    vocabulary: Vocabulary,
-    weights: Weights,
+    vocabulary: Arc<Vocabulary>,
+    weights: Arc<Weights>,
     curve: Curve,
     corrected: Vec<CorrectedPrompt>,
 }
@@ -167,6 +171,11 @@ impl Router {
             .collect();
         let weights = train(&examples.iter().collect::<Vec<_>>(), vocabulary.size(), modes.len() + 1, ROUNDS);
         let curve = Curve::learn(&examples, seen, vocabulary.size(), modes.len());
+        Self::new(modes, vocabulary, weights, curve)
+    }
+
+    fn new(modes: Vec<ModeId>, vocabulary: Vocabulary, weights: Weights, curve: Curve) -> Self {
+        let (vocabulary, weights) = (Arc::new(vocabulary), Arc::new(weights));
         Self { modes, vocabulary, weights, curve, corrected: Vec::new() }
     }
 
@@ -275,6 +284,11 @@ fn sorted(candidates: &[Candidate]) -> Vec<&Candidate> {
         }
     }
     sorted
+}
+
+/// Returns the modes of candidates, sorted by name.
+fn mode_ids(candidates: &[Candidate]) -> Vec<ModeId> {
+    sorted(candidates).iter().map(|candidate| candidate.mode.clone()).collect()
 }
 
 /// Returns the cosine similarity of two texts, 0 to 1.

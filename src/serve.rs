@@ -272,7 +272,9 @@ impl HttpFrontEnd {
             accepting.spawn(listener(metrics, metrics_router(&state)).run(accepting.clone()));
         }
         if let Some(socket) = internal {
-            let (router, metrics, places) = (internal::router(&state), Arc::clone(&state.metrics), Arc::clone(&places));
+            let (router, metrics) = (internal::router(&state), Arc::clone(&state.metrics));
+            // Clients must not take the places of replicas: these pass on the clients of others.
+            let places = Arc::new(Semaphore::new(settings.connections));
             accepting.spawn(Listener { socket, tls: None, router, metrics, places }.run(accepting.clone()));
         }
         let (watched, cancelled) = (Arc::clone(&state), background.cancelled().clone());
@@ -341,6 +343,7 @@ fn router(state: &Arc<ServerState>) -> Router {
         .route("/acp", any(acp_http::answer))
         .route("/mcp/{*path}", any(mcp::answer))
         .route("/.well-known/oauth-protected-resource", get(protected_resource::show))
+        .route("/.well-known/oauth-protected-resource/{*resource}", get(protected_resource::show))
         .route("/", get(console::lead_to_console))
         .merge(
             rest::routes()

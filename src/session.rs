@@ -10,10 +10,12 @@ mod checkpoints;
 mod budgets;
 mod child;
 mod recorder;
+mod reload;
 mod external;
 mod external_sessions;
 mod hooks;
 mod session_viewers;
+mod managed_refusals;
 mod metrics;
 mod naming;
 mod notices;
@@ -57,7 +59,7 @@ use crate::broker::{BindError, Binding, Broker};
 use crate::conversation::{Content, Message, Role, Usage};
 use crate::ids::{ModeId, ModelRef};
 use crate::llm::Provider;
-use crate::manifest::{ApprovalLevel, Settings};
+use crate::manifest::ApprovalLevel;
 use crate::principal::{GrantError, UsagePermit};
 use crate::store::{SessionChange, StateEntry, StoreError, StoredSession, UsageTotals};
 use crate::tool::{Notice, NoticeSink, SessionContext, SessionContextPorts};
@@ -280,40 +282,10 @@ impl Session {
     /// than the grant or a managed setting admits.
     pub async fn set_approval(&self, approval: ApprovalLevel) -> Result<(), SessionError> {
         self.sessions.grant.check_approval(approval)?;
-        self.plan().manifests().managed.check_approval(approval).map_err(GrantError::from)?;
+        let managed = self.plan().manifests().managed.check_approval(approval);
+        managed.inspect_err(|refusal| self.record_refusal(refusal)).map_err(GrantError::from)?;
         self.setup().tighten(approval);
         self.change(|choice| choice.approval = Some(approval)).await
-    }
-
-    /// Uses the plan, the models and the external agents of `ports` from the next turn on. A running turn keeps its
-    /// binding. If the mode is gone, the session continues in `fallback`, with a notice. Fails and changes nothing if
-    /// the mode cannot be entered with the new plan.
-    pub async fn reload(
-        &self,
-        ports: impl FnOnce(&SessionPorts) -> SessionPorts,
-        fallback: ModeId,
-    ) -> Result<(), SessionError> {
-        let _switch = self.switch.lock().await;
-        let now = self.setup();
-        let (mut choice, ports) = (now.choice.clone(), ports(now.host()));
-        let is_gone = !ports.broker.plan().is_selectable(&choice.mode);
-        if is_gone {
-            choice.mode = fallback;
-        }
-        let choice = self.sessions.limit_settings(choice, &ports.broker);
-        let alerts = Settings::of(ports.broker.plan().manifests()).notifications;
-        let next = now.with_ports(choice.clone(), ports);
-        next.binding().await?;
-        self.ensure_external_session(&next, false).await?;
-        *lock(&self.setup) = Arc::new(next);
-        *lock(&self.alerts) = alerts;
-        if is_gone {
-            let notice = format!("the mode `{}` is gone; the session goes on in `{}`", now.choice.mode, choice.mode);
-            self.queue_notice(Notice::new(notice));
-            let (agent, mode) = (Some(choice.mode.agent.to_string()), Some(choice.mode.mode.to_string()));
-            self.sessions.store.change(self.id(), SessionChange { agent, mode, ..SessionChange::default() });
-        }
-        Ok(())
     }
 
     async fn change(&self, change: impl FnOnce(&mut SessionSettings)) -> Result<(), SessionError> {

@@ -6,31 +6,38 @@
 //! Nothing is written to a file before it is known to be a Skein database, intact and of a known version.
 
 mod address;
+mod consents;
 mod database;
 mod database_key;
+mod database_migrator;
 mod database_schema;
 mod key_check;
 mod memories;
 mod notifications;
 mod ownership;
 mod place;
+mod principal_data;
 mod replica;
 mod retention;
 mod routes;
 mod sealing;
 mod sessions;
+mod text_ranks;
 mod tokens;
 mod transfer;
 
 pub use address::StoreAddress;
+pub use consents::{ConsentStore, StoredConsent};
 pub use memories::{Memory, MemoryFilter, MemoryOwner, MemoryStore, NewMemory};
 pub use notifications::ListenHub;
 pub use ownership::{ReplicaId, SessionOwner};
 pub use place::StorePlace;
+pub use principal_data::{OpenSessionPolicy, RemovedPrincipal, remove_principal};
 pub use replica::{FilesMarker, ReadinessError, Replica, ReplicaPeer, ReplicaSettings};
 pub use retention::{RemovedSession, RetentionPolicy, remove_expired};
 pub use routes::{Correction, CorrectionStore};
 pub use sealing::StoreKey;
+pub use sessions::SpentAmount;
 pub use sessions::{
     AuditEntry, AuditFilter, AuditFinding, AuditProblem, COUNTED, ChainReport, Cursor, EventFollower, FolderFilter,
     ListFilter, NewAuditEntry, NewEvent, NewSession, OwnerHandle, RecallMatch, RecallQuery, RecallResults, SearchHit,
@@ -108,6 +115,8 @@ pub enum StoreError {
     Occupied { store: String, table: String },
     #[error("nothing was written: {store} would have {found}, but the source has {expected}")]
     Different { store: String, found: String, expected: String },
+    #[error("nothing was removed: {count} sessions of `{principal}` are open, or were in the last hour")]
+    SessionsOpen { principal: String, count: i64 },
     #[error("the store {address} needs skein {oldest} or newer, and this is skein {own}; use a newer one")]
     OldProgram { address: String, oldest: String, own: String },
     #[error("turn interrupted: another replica took over the session {id}; load it again")]
@@ -138,7 +147,9 @@ struct Schema {
     /// Its `application_id`. A file with a different one is not Skein's. The memory database predates these ids and has
     /// 0.
     mark: i32,
-    /// `migrations[n]` migrates from version n to n + 1.
+    /// `migrations[n]` migrates from version n to n + 1. A process of an older version may have the file open meanwhile, so
+    /// a migration only adds to tables of the release before. An older version does not open the file afterwards: all
+    /// processes of a machine start with the same program, so files need no record of older ones.
     migrations: &'static [&'static str],
 }
 

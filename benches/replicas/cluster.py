@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import queue
+import re
 import shutil
 import signal
 import socket
@@ -193,7 +194,8 @@ class Model:
             return {**body, "usage": usage} if usage else body
 
         words = [text_of(message) for message in request["messages"] if message["role"] == "user"]
-        turn = next((word.split()[1] for word in reversed(words) if word.startswith("turn ")), "none")
+        # Skein sends the prompt of a turn that was interrupted before its answer, and the next prompt, as one message.
+        turn = (["none"] + re.findall(r"\bturn (\S+) please", "\n".join(words)))[-1]
         has_result = request["messages"][-1]["role"] == "tool"
         usage = {"prompt_tokens": 10, "completion_tokens": 10, "total_tokens": 20}
         if self.call_time is not None and not has_result and request.get("tools"):

@@ -101,10 +101,12 @@ class Worker(threading.Thread):
                 if not self.loaded.get("running"):
                     failure = self.loaded.get("error", {}).get("message")
                     return self.loaded.get("stopReason") or failure or "nothing is stored"
-                while True:
+                # The end may come before the response to the load.
+                ends = [message for message in self.client.log if message.get("method") == "_skein/turn_ended"]
+                while not ends:
                     message = self.client.receive()
-                    if message.get("method") == "_skein/turn_ended":
-                        return message["params"].get("stopReason") or str(message["params"].get("error"))
+                    ends = [message] if message.get("method") == "_skein/turn_ended" else []
+                return ends[0]["params"].get("stopReason") or str(ends[0]["params"].get("error"))
             except Disconnected as problem:
                 self.problems.append(str(problem))
                 self.client = None
@@ -226,18 +228,20 @@ def stop_database(cluster, workers, short):
 
 def exhaust_connections(cluster, workers, short):
     """Takes all connections of the database, and ends those of the replicas, so that they find none."""
+    # They end by themselves: nobody could connect to end them.
+    sleep = f"SELECT pg_sleep({cluster.expiry + 5})"
     command = [cluster.postgres.programs / "psql", "-X", "-q", "-h", "127.0.0.1", "-p", str(cluster.postgres.port), "-U",
-               "skein", "-d", "own", "-c", "SELECT pg_sleep(600)"]
+               "skein", "-d", "own", "-c", sleep]
+    end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'skein%'"
+    ending = subprocess.Popen([*command[:-1], f"SELECT pg_sleep(3); {end}"], stdout=subprocess.DEVNULL)
+    time.sleep(1)
     taken = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(60)]
-    time.sleep(2)
-    cluster.postgres.try_sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-                             "WHERE application_name LIKE 'skein%'")
-    time.sleep(cluster.expiry)
-    for process in taken:
-        process.kill()
+    if ending.wait() != 0:
+        raise Fault("the connections of the replicas were not ended")
+    # Each connection that ends is taken at once.
+    late = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(30)]
+    for process in taken + late:
         process.wait()
-    cluster.postgres.try_sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' "
-                             "AND pid <> pg_backend_pid()")
     wait_for("all are ready again", lambda: all(replica.is_ready() for replica in cluster.replicas))
     time.sleep(cluster.expiry)
 

@@ -95,7 +95,7 @@ def recovery(program, expiry):
 
 FILL = """
 INSERT INTO session (id, principal, files, cwd, roots, agent, mode, model, created_at, updated_at, events)
-    SELECT 's' || lpad(n::text, 19, '0'), 'local', 'server', '/work/' || n % 1000, '[]', 'goose', 'assistant', 'offline',
+    SELECT 's' || lpad(n::text, 19, '0'), 'local', 'server', '/srv/' || n % 1000, '[]', 'goose', 'assistant', 'offline',
         n, n, 2 FROM generate_series(1, {count}) n;
 INSERT INTO event (session, seq, at, kind, body, text, role, words, length)
     SELECT s.key, k, s.created_at, 'message', '{{"event":"message","message":{{"role":"user","parts":[]}}}}', t.text, 'user',

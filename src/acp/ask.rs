@@ -11,11 +11,12 @@ use serde_json::Value;
 use super::calls;
 use super::updates::ClientFeatures;
 use super::wire::ClientWriter;
-use crate::broker::RuleStore;
+use crate::broker::{RuleStore, RuleStoreError};
 use crate::conversation::ToolUse;
 use crate::diagnostic::printable;
 use crate::graph::Plan;
 use crate::ids::random_id;
+use crate::manifest::PermissionRule;
 use crate::tool::WorkingFolder;
 use crate::tool::ask::{Asker, ConsentSubject, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::tool::elicit::{Elicitation, ElicitationResponse};
@@ -40,6 +41,15 @@ pub(super) struct AcpAsker {
     pub(super) features: ClientFeatures,
 }
 
+impl AcpAsker {
+    /// Saves a rule outside the async threads: it may be in a database. `None` if there is no rule.
+    async fn keep(&self, rule: Option<PermissionRule>) -> Option<Result<(), RuleStoreError>> {
+        let (rule, rules) = (rule?, Arc::clone(&self.rules));
+        let kept = tokio::task::spawn_blocking(move || rules.keep(&rule)).await;
+        Some(kept.unwrap_or_else(|error| Err(RuleStoreError::new(error))))
+    }
+}
+
 impl Asker for AcpAsker {
     fn ask(&self, mut question: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
         let rule = question.rule.clone();
@@ -54,7 +64,7 @@ impl Asker for AcpAsker {
                     ALLOW_ALWAYS => PermissionResponse::AllowAlways,
                     ALLOW_IN_PROJECT => {
                         // The user has allowed the call, so it runs even if the rule cannot be saved.
-                        if let Some(Err(problem)) = rule.map(|rule| self.rules.keep(&rule)) {
+                        if let Some(Err(problem)) = self.keep(rule).await {
                             tracing::warn!(%problem, "a rule was not kept");
                             self.tell(format!("Allowed in this session, but not kept for this project: {problem}"));
                         }
@@ -147,6 +157,7 @@ impl AcpAsker {
 
     fn request(&self, question: PermissionRequest) -> acp::RequestPermissionRequest {
         let own_title = question.own_title().map(printable);
+        let (once_reason, is_single) = (question.once_reason(), question.is_single());
         // A client that shows subagents knows the call by the child session and its id there.
         let apart = question.apart.clone().filter(|_| self.features.subagents);
         let (session, call) = match apart {
@@ -159,8 +170,8 @@ impl AcpAsker {
         let (target, change) = (question.target.as_ref(), question.change.as_ref());
         let mut preview = calls::preview(&question.tool, &question.arguments, change, &self.plan);
         let arguments = Value::Object(question.arguments);
-        if let Some(protected) = &question.protected {
-            preview.insert(0, calls::text(&format!("{}.", printable(&protected.to_string()))));
+        if let Some(reason) = &once_reason {
+            preview.insert(0, calls::text(&format!("{}.", printable(reason))));
         }
         let line = change.map(|change| change.line);
         let locations = target.map(|target| vec![acp::ToolCallLocation::new(target.path.clone()).line(line)]);
@@ -180,23 +191,26 @@ impl AcpAsker {
             .content((!preview.is_empty()).then_some(preview))
             .locations(locations)
             .raw_input(call.arguments);
-        let options = self.options(&question.always, question.protected.is_some(), question.rule.is_some());
+        let mut options = self.options(&question.always, once_reason.is_some(), question.rule.is_some());
+        if is_single {
+            options.retain(|option| option.kind != acp::PermissionOptionKind::RejectAlways);
+        }
         let update = acp::ToolCallUpdate::new(acp::ToolCallId::new(id), fields);
         acp::RequestPermissionRequest::new(session, update, options)
     }
 
-    /// Returns one option per kind. A protected path can be allowed only for one call. The option that saves a rule
-    /// comes after the others: a client that picks by kind must find the option for the session first.
-    fn options(&self, always: &ConsentSubject, protected: bool, has_rule: bool) -> Vec<acp::PermissionOption> {
+    /// Returns one option per kind. With `once`, consent covers only one call. The option that saves a rule comes after
+    /// the others: a client that picks by kind must find the option for the session first.
+    fn options(&self, always: &ConsentSubject, once: bool, has_rule: bool) -> Vec<acp::PermissionOption> {
         let mut options = vec![acp::PermissionOption::new(ALLOW, "Allow", acp::PermissionOptionKind::AllowOnce)];
-        if !protected {
+        if !once {
             let name = format!("Allow {always} in this session");
             options.push(acp::PermissionOption::new(ALLOW_ALWAYS, name, acp::PermissionOptionKind::AllowAlways));
         }
         let name = format!("Reject {always} in this session");
         options.push(acp::PermissionOption::new(REFUSE, "Reject", acp::PermissionOptionKind::RejectOnce));
         options.push(acp::PermissionOption::new(REFUSE_ALWAYS, name, acp::PermissionOptionKind::RejectAlways));
-        if has_rule && !protected && self.features.option_names {
+        if has_rule && !once && self.features.option_names {
             let name = format!("Allow {always} in this project from now on (saves a rule)");
             options.push(acp::PermissionOption::new(ALLOW_IN_PROJECT, name, acp::PermissionOptionKind::AllowAlways));
         }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use agent_client_protocol::v1::schema as acp;
 use futures::FutureExt as _;
 use serde_json::Value;
+use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::ClientSession;
@@ -71,14 +72,8 @@ pub(super) async fn watch(open: Weak<ClientSession>, updates: Arc<Updates>) {
     let signs = open.upgrade().map(|open| (open.closed.clone(), Arc::clone(&open.commands_changed)));
     let Some((closed, retold)) = signs else { return };
     loop {
-        let Some(now) = open.upgrade() else { return };
-        let binding = now.session.binding().await;
-        let mut changes = binding.map(|binding| binding.list_changes()).unwrap_or_default();
-        if let Some(update) = update_if_changed(&now).await {
-            updates.send(update);
-        }
-        // This task must not keep the session alive while it waits.
-        drop(now);
+        // Boxed, because this task waits most of the time and would keep room for a large future.
+        let Some(mut changes) = Box::pin(send_changes(&open, &updates)).await else { return };
         let changed = changes.iter_mut().map(|changes| {
             let changed = async {
                 // The service has ended and will not report changes.
@@ -97,6 +92,18 @@ pub(super) async fn watch(open: Weak<ClientSession>, updates: Arc<Updates>) {
             _ = changed => {}
         }
     }
+}
+
+/// Sends the commands if they have changed. Returns what reports the next change of a list. `None` if the session is
+/// closed. Does not keep it open.
+async fn send_changes(open: &Weak<ClientSession>, updates: &Updates) -> Option<Vec<Receiver<u64>>> {
+    let now = open.upgrade()?;
+    let binding = now.session.binding().await;
+    let changes = binding.map(|binding| binding.list_changes()).unwrap_or_default();
+    if let Some(update) = update_if_changed(&now).await {
+        updates.send(update);
+    }
+    Some(changes)
 }
 
 fn command(name: &str, service: &str, prompt: &Value) -> acp::AvailableCommand {

@@ -55,12 +55,21 @@ pub(super) struct ClientSession {
     pub(super) viewer: Arc<Updates>,
     /// What all connections share that show the session.
     pub(super) shared: Arc<SharedSession>,
-    /// How the last turn ended before the session was shown here.
-    pub(super) last_end: OnceLock<TurnEnd>,
+    /// What was known of the last turn when the session was shown here.
+    pub(super) shown_turn: OnceLock<ShownTurn>,
     /// The grant of this client. The session may be open with that of another token.
     pub(super) grant: SessionGrant,
     /// Counts the session for the token of this client, if another one opened it.
     permit: Option<Arc<UsagePermit>>,
+}
+
+/// The last turn of a session, as a client that loads the session learns it.
+#[derive(Debug)]
+pub(super) enum ShownTurn {
+    Running,
+    Ended(TurnEnd),
+    /// Its prompt is stored, and its end is not.
+    Interrupted,
 }
 
 impl ClientConnection {
@@ -112,6 +121,8 @@ impl ClientConnection {
     /// a service that starts slowly does not delay the shutdown.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let ended = self.tasks.cancelled().clone();
+        // The task moves it once, and would have room for it twice.
+        let work = Box::pin(work);
         self.tasks.spawn(async move {
             tokio::select! {
                 () = work => {}
@@ -161,7 +172,7 @@ impl ClientConnection {
             forwarded_sessions: Mutex::default(),
             commands_changed: Arc::default(),
             closed: CancellationToken::new(),
-            last_end: OnceLock::new(),
+            shown_turn: OnceLock::new(),
             grant: self.server.grant.clone(),
             permit,
         });

@@ -59,7 +59,7 @@ struct ForwardedQuestion {
 
 impl SessionForwards {
     /// Returns where a message of the client goes.
-    pub fn route(&mut self, text: &str) -> ClientRoute {
+    pub fn destination(&mut self, text: &str) -> ClientRoute {
         let Ok(mut message) = serde_json::from_str::<Value>(text) else { return ClientRoute::Here };
         let id = message.get("id").filter(|id| !id.is_null()).cloned();
         match (message["method"].as_str(), id) {
@@ -141,7 +141,14 @@ impl SessionForwards {
             }
             (Some(_), None) => Some(text.to_owned()),
             (None, Some(id)) if id == json!(INITIALIZE_ID) => None,
-            (None, Some(id)) => self.requests.remove(&id.to_string()).map(|_| text.to_owned()),
+            (None, Some(id)) => {
+                self.requests.remove(&id.to_string())?;
+                // A fork is open where its original is.
+                if let Some(fork) = message["result"]["sessionId"].as_str() {
+                    self.sessions.insert(fork.to_owned(), link);
+                }
+                Some(text.to_owned())
+            }
             (None, None) => None,
         }
     }

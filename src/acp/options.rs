@@ -29,8 +29,9 @@ const APPROVAL_CATEGORY: &str = "_approval";
 pub(super) fn mode(open: &ClientSession, id: &str) -> Result<ModeId, acp::Error> {
     let plan = open.plan();
     let mode = id.parse::<ModeId>().ok();
-    if let Some(setting) = mode.as_ref().and_then(|mode| plan.mode_refusal(mode)) {
-        return Err(errors::invalid_params(format!("the mode `{id}` is not allowed here: {setting} does not list it")));
+    if let Some(exclusion) = mode.as_ref().and_then(|mode| plan.mode_refusal(mode)) {
+        open.session.record_managed(id, &exclusion.setting);
+        return Err(errors::invalid_params(format!("the mode `{id}` is not allowed here: {exclusion}")));
     }
     let known = mode.filter(|mode| plan.is_selectable(mode) && open.grant.limits().admits_mode(mode));
     known.ok_or_else(|| errors::invalid_params(format!("there is no mode `{id}`; `skein agents` lists them")))

@@ -10,12 +10,12 @@ use std::time::Duration;
 use agent_client_protocol::Lines;
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::ClientConnection;
 use super::message_routes::OutgoingMessage;
-use super::wire::{BATCH_INTERVAL, ClientWriter, LineInjector, MAX_UNSENT, OutputQueue};
+use super::wire::{BATCH_INTERVAL, ClientWriter, LineInjector, MAX_UNSENT, OutputItem, OutputQueue, State};
 use super::{AcpServer, dispatch};
 
 /// Messages of the client that wait for the dispatch loop. A full queue makes the transport wait.
@@ -57,7 +57,8 @@ impl ClientInput {
 #[derive(Debug)]
 pub struct ClientOutput {
     queue: Arc<OutputQueue>,
-    after_piece: bool,
+    /// When a chunk was the last that was taken.
+    chunk_taken: Option<Instant>,
 }
 
 /// Counts what was sent to the client.
@@ -72,6 +73,12 @@ impl OutputMeter {
 
     /// Waits until too many bytes are unsent and the client reads nothing.
     pub async fn stall(&self) {
+        self.stall_of_streams(|_| 0).await;
+    }
+
+    /// The same for a client with several streams, which may read one and leave another. `unread` returns the bytes of
+    /// the streams from which the client has taken nothing for this long.
+    pub async fn stall_of_streams(&self, unread: impl Fn(Duration) -> usize) {
         let mut written = self.0.total_output();
         let mut progress = Instant::now();
         loop {
@@ -85,7 +92,8 @@ impl OutputMeter {
                 written = now;
                 progress = Instant::now();
             }
-            if self.0.unwritten() > MAX_UNSENT_OF_READER || progress.elapsed() >= STALL_LIMIT {
+            let is_over = self.0.unwritten() > MAX_UNSENT_OF_READER || unread(STALL_LIMIT) > MAX_UNSENT;
+            if is_over || progress.elapsed() >= STALL_LIMIT {
                 return;
             }
         }
@@ -103,33 +111,39 @@ impl ClientOutput {
         OutputMeter(Arc::clone(&self.queue))
     }
 
-    /// Waits for messages and returns them in order. `None` once the connection has ended and all are taken.
+    /// Waits for messages and returns them in order. `None` once the connection has ended and all are taken. Dropping the
+    /// future loses nothing.
     pub async fn next(&mut self) -> Option<Vec<OutgoingMessage>> {
-        if self.after_piece && self.begin_gathering() {
-            // Any item but a chunk ends the wait early.
-            drop(timeout(BATCH_INTERVAL, self.queue.arrived.notified()).await);
-            self.queue.state().gathering = false;
-        }
         loop {
-            {
+            let more_until = {
                 let mut state = self.queue.state();
-                if let Some(last) = state.waiting.back() {
-                    self.after_piece = last.is_piece();
-                    return Some(state.waiting.drain(..).map(OutgoingMessage::from).collect());
+                let more_until = self.collection_end(&state);
+                state.gathering = more_until.is_some();
+                if more_until.is_none() {
+                    if let Some(last) = state.waiting.back() {
+                        self.chunk_taken = last.is_piece().then(Instant::now);
+                        return Some(state.waiting.drain(..).map(OutgoingMessage::from).collect());
+                    }
+                    if state.closed {
+                        return None;
+                    }
                 }
-                if state.closed {
-                    return None;
-                }
+                more_until
+            };
+            match more_until {
+                // Any item but a chunk ends the wait early.
+                Some(until) => drop(timeout_at(until, self.queue.arrived.notified()).await),
+                None => self.queue.arrived.notified().await,
             }
-            self.queue.arrived.notified().await;
         }
     }
 
-    /// Returns false if there is something to send already, or nothing will follow.
-    fn begin_gathering(&self) -> bool {
-        let mut state = self.queue.state();
-        state.gathering = state.waiting.is_empty() && !state.closed;
-        state.gathering
+    /// Returns until when further chunks are collected. `None` if what waits is to be sent at once: it is not only
+    /// chunks, or no chunk was taken shortly before. A slow stream thus needs no timer.
+    fn collection_end(&self, state: &State) -> Option<Instant> {
+        let until = self.chunk_taken? + BATCH_INTERVAL;
+        let collects = !state.closed && !state.waiting.is_empty() && state.waiting.iter().all(OutputItem::is_piece);
+        (collects && Instant::now() < until).then_some(until)
     }
 }
 
@@ -141,9 +155,10 @@ pub fn connect(
 ) -> (ClientInput, ClientOutput, impl Future<Output = ()> + Send + 'static) {
     let (wire, queue) = ClientWriter::with_queue();
     let (tx, mut rx) = mpsc::channel(MAX_INPUT);
-    let output = ClientOutput { queue, after_piece: false };
+    let output = ClientOutput { queue, chunk_taken: None };
     let client = wire.injector();
-    let served = async move {
+    // Boxed, because callers move it into a task, which would have room for it twice.
+    let served = Box::pin(async move {
         let messages = futures::stream::poll_fn(move |context| rx.poll_recv(context));
         let transport = Lines::new(wire.sink(), messages.take_until(stop.cancelled_owned()));
         let draining = front.draining.clone();
@@ -164,7 +179,7 @@ pub fn connect(
             () = announced => {}
         }
         connection.end().await;
-    };
+    });
     (ClientInput { tx, client }, output, served)
 }
 

@@ -1,5 +1,7 @@
 //! What a remote transport relies on: order, and clients that stop reading.
 
+use tokio::time::timeout;
+
 use super::*;
 use crate::acp::wire::{ChunkKind, MessageChunk};
 
@@ -9,7 +11,7 @@ fn chunk(session: &str, text: &str) -> MessageChunk {
 
 fn pair() -> (ClientWriter, ClientOutput) {
     let (wire, queue) = ClientWriter::with_queue();
-    (wire, ClientOutput { queue, after_piece: false })
+    (wire, ClientOutput { queue, chunk_taken: None })
 }
 
 #[tokio::test]
@@ -28,6 +30,30 @@ async fn output_is_taken_in_order_and_ends_with_its_writer() {
     assert_eq!(wire.backlog(), 0);
     drop(wire);
     assert!(output.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn chunks_shortly_after_another_are_collected() {
+    let (wire, mut output) = pair();
+    let start = Instant::now();
+    wire.send_chunk(chunk("a", "one "));
+    assert_eq!(output.next().await.unwrap().len(), 1);
+    assert_eq!(start.elapsed(), Duration::ZERO, "the first is sent at once");
+    wire.send_chunk(chunk("a", "two "));
+    // Dropped as by a ping; the chunk is not lost.
+    assert!(timeout(Duration::from_millis(1), output.next()).await.is_err());
+    wire.send_chunk(chunk("a", "three"));
+    let messages = output.next().await.unwrap();
+    assert!(start.elapsed() >= BATCH_INTERVAL && messages.len() == 1, "{messages:?}");
+    assert!(messages[0].text.contains("two three"), "{messages:?}");
+    sleep(10 * BATCH_INTERVAL).await;
+    let later = Instant::now();
+    wire.send_chunk(chunk("a", "four"));
+    assert_eq!(output.next().await.unwrap().len(), 1);
+    wire.send_chunk(chunk("a", "five"));
+    wire.send_line(r#"{"id":1}"#.to_owned());
+    assert_eq!(output.next().await.unwrap().len(), 2);
+    assert_eq!(later.elapsed(), Duration::ZERO, "a chunk after a pause, and all but chunks, are sent at once");
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use agent_client_protocol::v1::schema as acp;
 use serde_json::{Map, Value, json};
 
 use super::ask::AcpAsker;
-use super::connection::{ClientConnection, ClientSession};
+use super::connection::{ClientConnection, ClientSession, ShownTurn};
 use super::editor::{self, ClientEditor};
 use super::shared_session::SharedSession;
 use super::stop_reason::stop_reason;
@@ -176,8 +176,8 @@ async fn attach(
     let refused = |error: GrantError| errors::session(&SessionError::from(error));
     let permit = connection.count(&session).map_err(refused)?;
     loop {
-        let version = live.version();
-        let events = match (replay, live.is_running()) {
+        let (version, is_running) = (live.version(), live.is_running());
+        let events = match (replay, is_running) {
             (Replay::Nothing, false) => Vec::new(),
             _ => session.sessions().events(session.id()).await.map_err(|error| errors::session(&error))?,
         };
@@ -188,24 +188,45 @@ async fn attach(
             let ports = ports(connection, client, &shared.project(), session.id(), session.context().working_folder());
             let ports = limited_client::ports(&open, ports, connection.server.open_sessions.ask_timeout());
             shared.ports.attach(connection.id, ports);
-            let ended = |event: &Event| if let Event::TurnEnded { end } = event { Some(end.clone()) } else { None };
-            if let Some(end) = events.iter().rev().find_map(ended) {
-                // It is new, so nothing is set yet.
-                drop(open.last_end.set(end));
-            }
+            // No turn began or ended since `version`. A turn that ends from now on shows its end here.
+            let turn = if is_running { Some(ShownTurn::Running) } else { last_turn(&events) };
+            // It is new, so nothing is set yet.
+            turn.into_iter().for_each(|turn| drop(open.shown_turn.set(turn)));
             return Ok(open);
         }
     }
 }
 
+/// Returns how the last turn of a session that no turn runs in has ended. `None` if it had none.
+fn last_turn(events: &[Event]) -> Option<ShownTurn> {
+    let is_edge = |event: &&Event| match event {
+        Event::TurnEnded { .. } => true,
+        Event::Message { message } => message.is_prompt(),
+        Event::ToolStarted { .. }
+        | Event::ToolEnded { .. }
+        | Event::Compacted { .. }
+        | Event::External { .. }
+        | Event::ExternalSessionOpened { .. }
+        | Event::Undone { .. } => false,
+    };
+    let edge = events.iter().rfind(is_edge)?;
+    Some(if let Event::TurnEnded { end } = edge { ShownTurn::Ended(end.clone()) } else { ShownTurn::Interrupted })
+}
+
 /// Returns the `_meta` of a loaded session: whether a turn is running that will show its end here, or how the last one
 /// ended. A client that lost its connection learns from it what became of its prompt.
 pub(super) fn turn_state(open: &ClientSession) -> Map<String, Value> {
-    let mut state = json!({"running": open.session.live().is_running()});
-    match open.last_end.get().map(|end| stop_reason(&end.ending)) {
-        Some(Ok(reason)) => state["stopReason"] = json!(reason),
-        Some(Err(problem)) => state["error"] = json!({"message": problem.0}),
-        None => {}
+    let shown = open.shown_turn.get();
+    let mut state = json!({"running": matches!(shown, Some(ShownTurn::Running))});
+    match shown {
+        Some(ShownTurn::Ended(end)) => match stop_reason(&end.ending) {
+            Ok(reason) => state["stopReason"] = json!(reason),
+            Err(problem) => state["error"] = json!({"message": problem.0}),
+        },
+        Some(ShownTurn::Interrupted) => {
+            state["error"] = json!({"message": "turn interrupted: the program that ran it has ended"});
+        }
+        Some(ShownTurn::Running) | None => {}
     }
     Map::from_iter([(TURN_STATE.to_owned(), state)])
 }

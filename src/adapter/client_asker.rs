@@ -15,7 +15,7 @@ use rmcp::{Peer, RoleServer};
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::broker::RuleStore;
+use crate::broker::{RuleStore, RuleStoreError};
 use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
 use crate::tool::{strip_invisible, truncate};
@@ -192,7 +192,9 @@ impl Asker for McpAsker {
     fn ask(&self, question: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
         Box::pin(async move {
             let mut options = vec![ALLOW, ALLOW_ALWAYS, REFUSE, REFUSE_ALWAYS];
-            if question.protected.is_some() {
+            if question.is_single() {
+                options = vec![ALLOW, REFUSE];
+            } else if question.protected.is_some() {
                 options.retain(|option| *option != ALLOW_ALWAYS);
             } else if question.rule.is_some() && self.rules.is_some() {
                 options.insert(2, ALLOW_IN_PROJECT);
@@ -205,9 +207,13 @@ impl Asker for McpAsker {
                     ALLOW_ALWAYS => PermissionResponse::AllowAlways,
                     ALLOW_IN_PROJECT => {
                         // The user has allowed the call, so it runs even if the rule cannot be saved.
-                        let kept = self.rules.as_ref().zip(question.rule).map(|(rules, rule)| rules.keep(&rule));
-                        if let Some(Err(problem)) = kept {
-                            tracing::warn!(%problem, "a rule was not kept");
+                        // Saved outside the async threads: it may be in a database.
+                        let keep = self.rules.clone().zip(question.rule).map(|(rules, rule)| move || rules.keep(&rule));
+                        if let Some(keep) = keep {
+                            let kept = tokio::task::spawn_blocking(keep).await;
+                            if let Err(problem) = kept.unwrap_or_else(|error| Err(RuleStoreError::new(error))) {
+                                tracing::warn!(%problem, "a rule was not kept");
+                            }
                         }
                         PermissionResponse::AllowAlways
                     }
@@ -284,8 +290,8 @@ fn question_text(question: &PermissionRequest) -> String {
     let always = &question.always;
     let host = always.host().map(|host| format!(" and fetch from {host}")).unwrap_or_default();
     let target = question.target.as_ref().map(|target| format!(" on {target}")).unwrap_or_default();
-    let covers = match &question.protected {
-        Some(protected) => format!("{protected}."),
+    let covers = match question.once_reason() {
+        Some(reason) => format!("{reason}."),
         None => format!("An answer for the session or the project covers {always}."),
     };
     if let Some(title) = question.sandbox_title() {

@@ -7,18 +7,19 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, GetPromptRequestParams, GetPromptResponse, GetPromptResult,
-    Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, ProgressNotificationParam, ReadResourceRequestParams, ReadResourceResponse,
-    ReadResourceResult, ResultType, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
+    CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, GetPromptRequestParams, GetPromptResponse,
+    GetPromptResult, Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ReadResourceRequestParams,
+    ReadResourceResponse, ReadResourceResult, ResultType, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::call_results::{parse, refusal, result};
 use super::client_calls::{ClientAnswer, ClientCall, ClientCalls, PROGRESS_BUFFER, cancel_at_end};
+use super::request_errors::{missing_arguments, refuse_request};
 use super::suspension_slots::SuspensionSlots;
 use crate::broker::{Binding, BoundTool, Requester, RequirementSource, ServiceResource};
 use crate::tool::{CallContext, CallProgress, ServiceError, SessionContext, ToolOutcome};
@@ -479,16 +480,16 @@ impl ServerHandler for BindingServer {
         prompt.result_type = Some(ResultType::COMPLETE);
         Ok(GetPromptResponse::Complete(prompt))
     }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        Err(refuse_request(request))
+    }
 }
 
 fn unreadable(what: &str) -> ErrorData {
     ErrorData::internal_error(format!("the service's {what} is not valid MCP"), None)
-}
-
-/// Returns the required arguments of a tool that a call lacks.
-fn missing_arguments(tool: &Tool, arguments: Option<&Map<String, Value>>) -> Vec<String> {
-    let required = tool.input_schema.get("required").and_then(Value::as_array);
-    let required = required.into_iter().flatten().filter_map(Value::as_str);
-    let given = |name: &str| arguments.is_some_and(|arguments| arguments.contains_key(name));
-    required.filter(|name| !given(name)).map(|name| format!("`{name}`")).collect()
 }

@@ -12,16 +12,22 @@ use futures::future::BoxFuture;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
+use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use rmcp::ServerHandler;
+use rmcp::model::ErrorCode;
 use rmcp::transport::streamable_http_server::session::SessionManager as _;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Header of a request that belongs to a session of MCP.
 const SESSION_HEADER: &str = "mcp-session-id";
+/// Header of a request for the events after one that the client has.
+const EVENT_HEADER: &str = "last-event-id";
+const JSON: &str = "application/json";
 /// The answer for a session that does not exist here.
 const NO_SESSION: &str = "Not Found: Session not found";
 
@@ -148,7 +154,7 @@ impl HttpEndpoint {
     }
 
     /// Answers a request. The endpoint and the session are in use until the body of the answer has ended.
-    pub async fn handle(&self, request: Request<Full<Bytes>>, mut entered: EndpointUse) -> EndpointAnswer {
+    pub async fn handle(&self, mut request: Request<Full<Bytes>>, mut entered: EndpointUse) -> EndpointAnswer {
         let session = session_of(request.headers());
         let is_end = request.method() == Method::DELETE;
         if let Some(id) = &session {
@@ -157,7 +163,13 @@ impl HttpEndpoint {
                 return no_session();
             }
         }
+        ask_for_next_event(request.headers_mut());
+        let (body, is_json) = (request.body().clone(), has_json(request.headers()));
         let answer = (self.answer)(request).await;
+        // rmcp answers with a text. Clients expect an error of the protocol.
+        if is_json && answer.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            return refuse_message(body).await;
+        }
         if let Some(id) = session_of(answer.headers()) {
             entered.add_session(id, SessionOrigin::Server);
         }
@@ -228,12 +240,56 @@ impl HttpEndpoint {
 
 /// Returns whether the body of a request asks for work, unlike an answer to a question of the server or a notification.
 pub fn asks_for_work(body: &[u8]) -> bool {
-    let message: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    let message: Option<Value> = serde_json::from_slice(body).ok();
     message.is_some_and(|message| message.get("method").is_some() && message.get("id").is_some())
 }
 
 fn session_of(headers: &HeaderMap) -> Option<String> {
     headers.get(SESSION_HEADER)?.to_str().ok().map(str::to_owned)
+}
+
+/// Returns whether a request says that its body is JSON, as rmcp reads it.
+fn has_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| kind.starts_with(JSON))
+}
+
+/// Replaces the id of the last event that the client has by that of the next one: rmcp begins its replay with the event
+/// that the request names, so the client would get it twice.
+fn ask_for_next_event(headers: &mut HeaderMap) {
+    let named = headers.get(EVENT_HEADER).and_then(|id| id.to_str().ok());
+    if let Some(next) = named.and_then(next_event).and_then(|id| HeaderValue::from_str(&id).ok()) {
+        headers.insert(EVENT_HEADER, next);
+    }
+}
+
+/// Returns the id of the event after this one: `4` or, in the stream of one request, `4/1`. `None` if rmcp has not made
+/// the id. Also `None` for `0`: rmcp gives this id to the empty event at the beginning of the common stream and to the
+/// first message there. A client may have only the former, so it gets the message, maybe twice.
+fn next_event(id: &str) -> Option<String> {
+    if id == "0" {
+        return None;
+    }
+    let (index, stream) = id.split_at(id.find('/').unwrap_or(id.len()));
+    let index: usize = index.parse().ok()?;
+    Some(format!("{}{stream}", index.checked_add(1)?))
+}
+
+/// Returns the answer to a body that is not a message.
+async fn refuse_message(body: Full<Bytes>) -> EndpointAnswer {
+    let Ok(body) = body.collect().await;
+    let (code, problem, id) = match serde_json::from_slice::<Value>(&body.to_bytes()) {
+        Err(error) => (ErrorCode::PARSE_ERROR, format!("the body is not JSON: {error}"), None),
+        Ok(message) => {
+            let id = message.get("id").filter(|id| id.is_string() || id.is_number()).cloned();
+            (ErrorCode::INVALID_REQUEST, "the body is not a message of JSON-RPC 2.0".to_owned(), id)
+        }
+    };
+    let error = json!({"jsonrpc": "2.0", "id": id, "error": {"code": code.0, "message": problem}});
+    let mut answer = Response::new(Full::new(Bytes::from(error.to_string())).boxed());
+    *answer.status_mut() = StatusCode::BAD_REQUEST;
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+    answer
 }
 
 fn no_session() -> EndpointAnswer {
@@ -261,6 +317,16 @@ impl std::fmt::Debug for EndpointUse {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_event_is_in_the_same_stream() {
+        assert_eq!(next_event("4/1").as_deref(), Some("5/1"));
+        assert_eq!(next_event("0/1").as_deref(), Some("1/1"));
+        assert_eq!(next_event("9").as_deref(), Some("10"));
+        for other in ["", "0", "/1", "x", "-1/2", "18446744073709551615"] {
+            assert_eq!(next_event(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn only_requests_ask_for_work() {

@@ -147,6 +147,7 @@ impl ModelCall<'_> {
             LlmError::Overflow { .. }
             | LlmError::Failed { .. }
             | LlmError::Unusable { .. }
+            | LlmError::NotAllowed { .. }
             | LlmError::MissingKey { .. }
             | LlmError::Rejected { .. }
             | LlmError::LimitReached { .. }
@@ -268,6 +269,7 @@ impl ModelCall<'_> {
             LlmError::Overflow { .. }
             | LlmError::Failed { .. }
             | LlmError::Unusable { .. }
+            | LlmError::NotAllowed { .. }
             | LlmError::MissingKey { .. }
             | LlmError::Rejected { .. }
             | LlmError::AnswerTooLong { .. } => {

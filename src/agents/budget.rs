@@ -81,6 +81,8 @@ pub struct BudgetAccount {
     pub scope: String,
     /// The setting that states them.
     pub source: String,
+    /// True if it is a managed setting.
+    pub is_managed: bool,
 }
 
 impl BudgetAccount {
@@ -214,6 +216,13 @@ impl BudgetMeter {
         self.time_reached().or_else(|| self.budgets().accounts.iter().find_map(BudgetAccount::find_limit))
     }
 
+    /// Returns the managed setting whose limit is reached. `None` if there is none.
+    pub fn find_managed_limit(&self) -> Option<String> {
+        let budgets = self.budgets();
+        let reached = budgets.accounts.iter().find(|account| account.is_managed && account.find_limit().is_some());
+        reached.map(|account| account.source.clone())
+    }
+
     /// Returns the limit of time that ended the turn. `None` if none did.
     pub fn time_reached(&self) -> Option<String> {
         self.time_reached.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -330,6 +339,7 @@ mod tests {
             limits: serde_json::from_value(limits).unwrap(),
             scope: "this turn".to_owned(),
             source: "`limits.turn` in config.yaml:2".to_owned(),
+            is_managed: false,
         };
         meter.open(TurnBudgets { accounts: vec![account], tallies: vec![tally], sink: None });
         (meter, shown)

@@ -45,6 +45,7 @@ pub(super) fn record_reply(span: &WorkSpan, stop: ModelStop, usage: &Usage, part
 pub(super) fn failure_kind(error: &LlmError) -> &'static str {
     match error {
         LlmError::Unusable { .. } => "unusable",
+        LlmError::NotAllowed { .. } => "not_allowed",
         LlmError::MissingKey { .. } => "missing_key",
         LlmError::Failed { .. } => "failed",
         LlmError::Rejected { .. } => "rejected",

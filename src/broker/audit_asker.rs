@@ -1,11 +1,11 @@
-//! Records the user's answers, and the services that managed settings refuse, in the audit log.
+//! Records the user's answers, and the modes and services that managed settings refuse, in the audit log.
 
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde_json::Map;
 
-use super::BindRequest;
+use super::{BindError, BindRequest};
 use crate::ids::{ModeId, ServiceName};
 use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
 use crate::tool::elicit::{Elicitation, ElicitationResponse};
@@ -44,16 +44,15 @@ impl BindRequest {
 
     /// Records that a managed setting keeps a service out of the mode.
     pub(super) fn record_service_refusal(&self, mode: &ModeId, service: &ServiceName, setting: String) {
-        self.session.audit.record(AuditRecord {
-            kind: AuditKind::Managed,
-            actor: mode.to_string(),
-            subject: service.to_string(),
-            call: None,
-            decision: AuditVerdict::Refuse,
-            source: AuditSource::Managed,
-            rule: Some(setting),
-            arguments: None,
-        });
+        self.session.audit.record(AuditRecord::setting_refusal(mode.to_string(), service.to_string(), setting));
+    }
+
+    /// Records that a managed setting excludes the mode. Other errors are no decisions.
+    pub(super) fn record_mode_refusal(&self, error: &BindError) {
+        if let BindError::Managed { mode, exclusion } = error {
+            let (actor, subject) = (mode.to_string(), mode.to_string());
+            self.session.audit.record(AuditRecord::setting_refusal(actor, subject, exclusion.setting.to_string()));
+        }
     }
 }
 

@@ -52,7 +52,7 @@ pub struct Binding {
     plan: Arc<Plan>,
     scope: ToolScope,
     /// Keyed by the name the model sees.
-    pub(super) tools: BTreeMap<String, BoundTool>,
+    pub(super) tools: BTreeMap<String, Arc<BoundTool>>,
     exclusions: Vec<ExcludedTool>,
     services: BTreeMap<ServiceName, Arc<Service>>,
     /// Services that are in scope as a whole, with their catalogs at freeze time.
@@ -168,7 +168,7 @@ impl Binding {
             offered.into_iter().map(|tool| ((tool.service.clone(), tool.spec.name.clone()), tool)).collect();
         for (name, key) in named {
             if let Some(tool) = offered.remove(&key) {
-                self.tools.insert(name, tool);
+                self.tools.insert(name, super::shared_tools::share(tool));
             }
         }
         self.sandbox = self.bind_sandbox();
@@ -285,7 +285,7 @@ impl Binding {
     }
 
     /// Returns the tools in scope, keyed by the name the model sees.
-    pub fn tools(&self) -> &BTreeMap<String, BoundTool> {
+    pub fn tools(&self) -> &BTreeMap<String, Arc<BoundTool>> {
         &self.tools
     }
 

@@ -98,6 +98,30 @@ pub struct BoundTool {
 }
 
 impl BoundTool {
+    /// Returns whether the other tool is equal, so that two bindings can share one. The validator follows from the spec.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let Self {
+            service,
+            spec,
+            group,
+            files,
+            read_only,
+            reaching,
+            url_argument,
+            builtin,
+            brought,
+            relative,
+            seen,
+            validator: _,
+        } = self;
+        let patterns = |files: &[Regex]| files.iter().map(|file| file.as_str().to_owned()).collect::<Vec<_>>();
+        Arc::ptr_eq(seen, &other.seen)
+            && (service, group, spec) == (&other.service, &other.group, &other.spec)
+            && (read_only, builtin, brought) == (&other.read_only, &other.builtin, &other.brought)
+            && (reaching, url_argument, relative) == (&other.reaching, &other.url_argument, &other.relative)
+            && patterns(files) == patterns(&other.files)
+    }
+
     /// Returns the bytes that the tool adds to a model request: its name, description and input schema as JSON.
     pub fn request_bytes(&self, name: &str) -> usize {
         let tool = json!({"name": name, "description": self.spec.description, "input_schema": self.spec.input_schema});

@@ -46,9 +46,9 @@ impl Broker {
     /// Fails if a managed setting does not allow the service.
     fn check_service(&self, entry: &ServiceEntry) -> Result<(), ServiceError> {
         match self.plan.manifests().service_refusal(entry) {
-            Some(setting) => {
+            Some(exclusion) => {
                 let service = entry.manifest.name.clone();
-                Err(ServiceError::NotStarted { service, reason: format!("{setting} does not list it") })
+                Err(ServiceError::NotStarted { service, reason: exclusion.to_string() })
             }
             None => Ok(()),
         }

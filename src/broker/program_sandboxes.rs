@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, Weak};
 use super::binding::CallPolicy;
 use super::binding::host_gate::{ProgramHostGate, ProgramUsers, SessionHostGate};
 use super::requirement::SessionRequirements;
+use super::session_state::BindingGate;
 use super::{BindRequest, Broker};
 use crate::ids::{AgentName, ModeId, ServiceName};
 use crate::manifest::{Layer, ModeEntry, ServiceEntry, ServiceSharing, Transport};
-use crate::sandbox::proxy::HostGate;
 use crate::sandbox::{SandboxProfile, SandboxSpec};
 use crate::services::{Lease, RequirementHost, ServiceSpec};
 use crate::tool::SessionContext;
@@ -28,7 +28,6 @@ impl Broker {
             judge: self.judge.clone(),
             limits: self.limits.clone(),
             states: Arc::clone(&self.states),
-            sandboxes: self.pool.sandbox_launcher().cloned(),
             managed_approval: self.plan.manifests().managed.approval(),
             managed_sandbox: self.plan.manifests().managed.sandbox_requirement(),
             hooks: self.plan.manifests().hooks(),
@@ -43,7 +42,7 @@ impl Broker {
             audit: Arc::clone(&request.session.audit),
             actor: id.to_string(),
         });
-        own.add_gate(Arc::downgrade(&gate) as Weak<dyn HostGate>);
+        own.add_gate(Arc::downgrade(&gate) as Weak<dyn BindingGate>);
         gate
     }
 

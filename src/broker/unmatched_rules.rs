@@ -2,17 +2,18 @@
 //! as if it protects something.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::bound_tool::BoundTool;
 use crate::ids::nearest;
 use crate::permissions::SourcedRule;
 
 /// Returns a description of each rule that matches none of these tools, with the nearest name.
-pub(super) fn find_unmatched(rules: &[SourcedRule], tools: &BTreeMap<String, BoundTool>) -> Vec<String> {
+pub(super) fn find_unmatched(rules: &[SourcedRule], tools: &BTreeMap<String, Arc<BoundTool>>) -> Vec<String> {
     rules.iter().filter_map(|rule| mismatch(rule, tools)).collect()
 }
 
-fn mismatch(rule: &SourcedRule, tools: &BTreeMap<String, BoundTool>) -> Option<String> {
+fn mismatch(rule: &SourcedRule, tools: &BTreeMap<String, Arc<BoundTool>>) -> Option<String> {
     // A host rule names no tool, and resources and prompts are not tools.
     let wanted = rule.rule.tool.as_deref().filter(|tool| !tool.contains('/'))?;
     let meant: Vec<_> = tools.iter().filter(|(name, _)| rule.names_tool(name)).map(|(_, tool)| tool).collect();

@@ -226,3 +226,31 @@ fn only_the_newest_steps_are_kept() {
     let steps = test.store().steps("s").unwrap();
     assert_eq!((steps.len(), steps[0].number), (MAX_STEPS, 3));
 }
+
+#[test]
+fn dropped_steps_take_their_contents_with_them() {
+    let test = TestWorkspace::new();
+    // All that there are.
+    let dropped = MAX_STEPS;
+    for number in 0..MAX_STEPS + dropped {
+        test.step("s", || test.write("work/a.txt", &number.to_string()));
+    }
+    // The steps have one state before the oldest of them, and one after each.
+    assert_eq!((test.store().steps("s").unwrap().len(), test.contents()), (MAX_STEPS, MAX_STEPS + 1));
+    assert_eq!(test.restore("s", 0, false), [], "what the steps need is there");
+    assert_eq!(test.read("work/a.txt"), (dropped - 1).to_string());
+}
+
+/// A turn that changes nothing leaves no step, but copied the files before.
+#[test]
+fn turns_without_changes_leave_no_contents_for_long() {
+    let test = TestWorkspace::new();
+    test.write("work/a.txt", "one\n");
+    test.step("changed", || test.write("work/a.txt", "two\n"));
+    for number in 0..unused_contents::MAX_DROPPED {
+        test.write("work/b.txt", &number.to_string());
+        test.step("unchanged", || {});
+        assert!(test.contents() <= 22, "{}", test.contents());
+    }
+    assert_eq!(test.contents(), 2, "those of the other session");
+}

@@ -3,8 +3,12 @@
 use std::sync::{Arc, OnceLock};
 
 use super::folders::Folders;
+use super::managed_files::FlagRefusal;
 use super::output::CommandError;
 use super::store_failure::store_failure;
+use super::{Global, managed_files, telemetry};
+use crate::ids::random_id;
+use crate::manifest::Manifests;
 use crate::session::SessionAuditLog;
 use crate::store::{StoreError, StorePlace};
 use crate::tool::{AuditRecord, AuditSink, NoAuditLog};
@@ -29,6 +33,27 @@ fn refuse_key(opened: Result<(), StoreError>) -> Result<(), CommandError> {
             error @ (StoreError::KeyMissing { .. } | StoreError::WrongKey { .. } | StoreError::NotEncrypted { .. }),
         ) => Err(store_failure(&error)),
         Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Who acts in a command that has no session.
+const COMMAND: &str = "command";
+
+/// Records that a managed setting refused what the command line or the settings name. Other errors are no decisions.
+pub(super) fn record_refusal(failure: &CommandError, folders: &Folders) {
+    if let CommandError::Managed { subject, setting, .. } = failure {
+        let log = CommandAuditLog::new(folders, random_id("cli"));
+        log.record(AuditRecord::setting_refusal(COMMAND, subject, setting));
+    }
+}
+
+/// Records the flags and variables that managed settings override.
+pub(super) fn record_flags(log: &dyn AuditSink, global: &Global, manifests: &Manifests) {
+    for FlagRefusal { flag, setting, .. } in managed_files::flag_refusals(global, manifests) {
+        log.record(AuditRecord::setting_refusal(COMMAND, flag, setting.to_string()));
+    }
+    for (variable, setting) in telemetry::refusals(&manifests.managed) {
+        log.record(AuditRecord::setting_refusal(COMMAND, variable, setting.to_string()));
     }
 }
 

@@ -345,11 +345,15 @@ impl Chat<'_> {
         self.screen.remark(&parts.join(" · "));
     }
 
-    /// Prints an error; the session continues.
+    /// Prints an error; the session continues. The audit log has what a managed setting refuses.
     fn report_error(&self, failure: &CommandError) {
+        if let CommandError::Managed { subject, setting, .. } = failure {
+            self.session.record_managed(subject, setting);
+        }
         let (problem, help) = match failure {
             CommandError::Work { problem, help }
             | CommandError::Usage { problem, help }
+            | CommandError::Managed { problem, help, .. }
             | CommandError::NoSession { problem, help } => (problem, help),
             _ => return self.screen.print_text(&failure.render()),
         };

@@ -252,9 +252,10 @@ fn answer(question: &PermissionRequest, keyboard: &Keyboard, given_up: &AtomicBo
     if folded {
         writeln!(stderr, "    {QUIET}… {} more lines{QUIET:#}", lines.len() - few)?;
     }
-    let once = question.protected.is_some();
-    let note = match &question.protected {
-        Some(protected) => display_line(&protected.to_string()),
+    let once_reason = question.once_reason();
+    let once = once_reason.is_some();
+    let note = match once_reason {
+        Some(reason) => display_line(&reason),
         None => format!("always would cover {}", display_line(&question.always.to_string())),
     };
     write!(stderr, "{}", paragraph(&note, 2, if once { yellow } else { QUIET }, screen_width()))?;

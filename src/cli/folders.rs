@@ -127,7 +127,7 @@ impl Folders {
         self.principal.folder(&self.data)
     }
 
-    /// Returns the folder with the config to which the principal's "always" answers are added.
+    /// Returns the folder with the config that has rules of the principal. "Always" answers of `local` are added to it.
     pub(super) fn rule_config(&self) -> PathBuf {
         if self.principal.is_local() { self.config.clone() } else { self.own_data().join("config") }
     }

@@ -10,17 +10,17 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::folders::Folders;
-use super::private_files;
 use super::telemetry::{self, ExportGuard};
+use super::{Global, managed_files, private_files};
 use file::LogFile;
 
 /// What no log shows. On failure, rmcp's worker logs full addresses and genai full answers; both may contain secrets.
 /// Spans and message content are for the export alone.
 const HIDDEN: &str = "rmcp::transport::worker=off,genai=off,telemetry=off";
 
-/// Starts logging, and the export of telemetry if the environment asks for it. Returns a warning for the user if either
-/// is incomplete. The export ends with the guard.
-pub(super) fn start(folders: &Folders) -> (Option<String>, Option<ExportGuard>) {
+/// Starts logging, and the export of telemetry if the environment asks for it and managed settings allow it. Returns a
+/// warning for the user if either is incomplete. The export ends with the guard.
+pub(super) fn start(global: &Global, folders: &Folders) -> (Option<String>, Option<ExportGuard>) {
     let (file, warning) = match open(folders) {
         Ok(file) => (Some(file), None),
         Err(error) => (None, Some(format!("no log is written: {}: {error}", folders.state.display()))),
@@ -39,7 +39,7 @@ pub(super) fn start(folders: &Folders) -> (Option<String>, Option<ExportGuard>) 
             .with_writer(std::io::stderr)
             .with_filter(EnvFilter::new(format!("{filter},{HIDDEN}")))
     });
-    let (export, warning) = match telemetry::start() {
+    let (export, warning) = match telemetry::start(|| managed_files::layer(global, folders)) {
         Ok(export) => (export, warning),
         Err(error) => (None, warning.or_else(|| Some(format!("no telemetry is exported: {error}")))),
     };

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use super::Global;
 use super::folders::Folders;
 use super::output::{CommandError, display_line};
-use crate::diagnostic::Severity;
+use crate::diagnostic::{Severity, has_errors};
 use crate::graph::{self, Plan, Resolution};
-use crate::manifest::{ManagedFile, Manifests, load_managed, read_named};
+use crate::manifest::{ManagedFile, ManagedLayer, ManagedSetting, Manifests, load_managed, read_named};
 use crate::sandbox::{Enforcement, StatedEnforcement};
 
 /// Help for a refusal by a managed setting.
@@ -39,6 +39,12 @@ pub(super) fn files(global: &Global, folders: &Folders) -> Result<Vec<ManagedFil
     paths(global).iter().map(read).collect()
 }
 
+/// Returns the managed settings alone. `None` if they cannot be read or have an error.
+pub(super) fn layer(global: &Global, folders: &Folders) -> Option<ManagedLayer> {
+    let (manifests, found) = load_managed(&[], None, &files(global, folders).ok()?);
+    (!has_errors(&found)).then_some(manifests.managed)
+}
+
 /// Returns a plan without agents and services, within the managed settings. Fails if these cannot be read or have an
 /// error.
 pub(super) fn empty_plan(global: &Global, folders: &Folders) -> Result<Plan, CommandError> {
@@ -51,15 +57,30 @@ pub(super) fn empty_plan(global: &Global, folders: &Folders) -> Result<Plan, Com
     })
 }
 
+/// A flag or variable that a managed setting overrides.
+pub(super) struct FlagRefusal {
+    /// The flag with its value. A variable counts as its flag.
+    pub(super) flag: String,
+    pub(super) setting: ManagedSetting,
+    /// The text for the user.
+    note: String,
+}
+
 /// Returns a note for each flag or variable that a managed setting overrides.
 pub(super) fn notes(global: &Global, manifests: &Manifests) -> Vec<String> {
+    flag_refusals(global, manifests).into_iter().map(|refusal| refusal.note).collect()
+}
+
+/// Returns the flags and variables that a managed setting overrides.
+pub(super) fn flag_refusals(global: &Global, manifests: &Manifests) -> Vec<FlagRefusal> {
     let managed = &manifests.managed;
-    let mut notes = Vec::new();
+    let mut refusals = Vec::new();
     if let Some((loosest, setting)) = managed.approval()
         && let Some(level) = global.approval.filter(|level| managed.tighten(*level) != *level)
     {
         let (level, loosest) = (level.as_str(), loosest.as_str());
-        notes.push(format!("the approval level is `{loosest}`, not `{level}`: {setting} allows no looser level"));
+        let note = format!("the approval level is `{loosest}`, not `{level}`: {setting} allows no looser level");
+        refusals.push(FlagRefusal { flag: format!("--approval {level}"), setting, note });
     }
     for entry in managed.entries() {
         let sandbox = entry.config.sandbox.as_ref();
@@ -73,13 +94,12 @@ pub(super) fn notes(global: &Global, manifests: &Manifests) -> Vec<String> {
                 StatedEnforcement::Required => "required",
                 StatedEnforcement::Preferred => "preferred",
             };
-            notes.push(format!(
-                "the sandbox is {stated} in spite of --sandbox: {} requires it",
-                entry.setting("sandbox")
-            ));
+            let setting = entry.setting("sandbox");
+            let note = format!("the sandbox is {stated} in spite of --sandbox: {setting} requires it");
+            refusals.push(FlagRefusal { flag: "--sandbox".to_owned(), setting, note });
         }
     }
-    notes
+    refusals
 }
 
 /// Returns true if this user can change the file, and so its settings.

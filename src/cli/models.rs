@@ -109,22 +109,35 @@ impl ModelSource for KnownModels {
     }
 }
 
+/// Returns the error of a command whose model cannot be used.
+fn model_failure(error: LlmError, help: &str) -> CommandError {
+    let problem = error.to_string();
+    match error {
+        LlmError::NotAllowed { model, setting, .. } => {
+            CommandError::Managed { problem, help: help.to_owned(), subject: model, setting }
+        }
+        _ => CommandError::usage(problem, help),
+    }
+}
+
 /// Fails if the model's name or key is unusable, before anything starts.
 pub(super) fn check_model(models: &dyn ModelSource, name: &ModelRef, plan: &Plan) -> Result<(), CommandError> {
     if let Some(agent) = name.external_agent() {
         let external = plan.agent(agent.as_str()).is_some_and(|entry| entry.manifest.runtime.is_some());
-        let problem = match plan.agent_refusal(agent.as_str()) {
-            Some(setting) => format!("the agent `{agent}` cannot be used: {setting} does not list it"),
-            None => format!("there is no external agent `{agent}`"),
-        };
-        return if external {
-            Ok(())
-        } else {
-            Err(CommandError::usage(problem, "`skein agents` lists those that there are"))
+        let help = "`skein agents` lists those that there are";
+        return match plan.agent_refusal(agent.as_str()) {
+            _ if external => Ok(()),
+            Some(exclusion) => Err(CommandError::Managed {
+                problem: format!("the agent `{agent}` cannot be used: {exclusion}"),
+                help: help.to_owned(),
+                subject: name.to_string(),
+                setting: exclusion.setting.to_string(),
+            }),
+            None => Err(CommandError::usage(format!("there is no external agent `{agent}`"), help)),
         };
     }
     let help =
         "run `skein configure`, or choose another model: --model, SKEIN_MODEL, SKEIN_ACCELERATOR or your profile";
     let made = models.provider(name).and_then(|_| models.fallbacks(name)).and_then(|_| models.recovery_policy());
-    made.map(drop).map_err(|error| CommandError::usage(error.to_string(), help))
+    made.map(drop).map_err(|error| model_failure(error, help))
 }

@@ -81,6 +81,8 @@ pub(super) enum CommandError {
     Work { problem: String, help: String },
     /// The command line or a config file is wrong: exit code 2.
     Usage { problem: String, help: String },
+    /// A managed setting refuses an agent, a mode, a model or a service: exit code 2. The audit log gets it.
+    Managed { problem: String, help: String, subject: String, setting: String },
     /// Manifests have errors that are already reported: exit code 6.
     Manifests { errors: usize },
     /// The turn ended, but calls were refused: exit code 5. Each call is one line of text.
@@ -95,7 +97,14 @@ pub(super) enum CommandError {
 
 impl From<ModeError> for CommandError {
     fn from(error: ModeError) -> Self {
-        Self::usage(error.to_string(), error.help())
+        let (problem, help) = (error.to_string(), error.help().to_owned());
+        match error.exclusion() {
+            Some((name, exclusion)) => {
+                let (subject, setting) = (name.to_owned(), exclusion.setting.to_string());
+                Self::Managed { problem, help, subject, setting }
+            }
+            None => Self::Usage { problem, help },
+        }
     }
 }
 
@@ -119,7 +128,7 @@ impl CommandError {
     pub(super) fn code(&self) -> u8 {
         match self {
             CommandError::Work { .. } => 1,
-            CommandError::Usage { .. } => 2,
+            CommandError::Usage { .. } | CommandError::Managed { .. } => 2,
             CommandError::TimeLimit => 3,
             CommandError::NoSession { .. } => 4,
             CommandError::Refused { .. } => 5,
@@ -133,6 +142,7 @@ impl CommandError {
         Some(match self {
             CommandError::Work { problem, help }
             | CommandError::Usage { problem, help }
+            | CommandError::Managed { problem, help, .. }
             | CommandError::NoSession { problem, help } => (problem.clone(), help.clone()),
             CommandError::TimeLimit => {
                 ("the time limit was reached".to_owned(), "give it more with --time-limit, or ask for less".to_owned())

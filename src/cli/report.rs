@@ -4,7 +4,7 @@ mod html;
 mod summary;
 mod text;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -18,6 +18,7 @@ use super::store_failure::store_failure;
 use super::store_flag::StoreFlag;
 use crate::agents::Event;
 use crate::clock;
+use crate::principal::{Principal, SessionGrant, TokenLimits};
 use crate::store::{
     AuditFilter, Cursor, FolderFilter, ListFilter, SessionStore, StoreError, StoredSession, project_root,
 };
@@ -34,6 +35,9 @@ pub(super) struct ReportArgs {
     /// Report on sessions of every folder
     #[arg(long)]
     all: bool,
+    /// Report on the sessions of one principal
+    #[arg(long, value_name = "NAME")]
+    principal: Option<String>,
     /// Format of the report
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
     format: ReportFormat,
@@ -60,7 +64,9 @@ pub(super) fn run(args: &ReportArgs, folders: &Folders, output: &mut CommandOutp
     let report = runtime.block_on(async {
         let store = place.sessions().map_err(|error| store_failure(&error))?;
         let within = if args.all { FolderFilter::Anywhere } else { FolderFilter::Below(project_root(&folders.cwd)) };
-        collect(&store, args.since, within).await.map_err(|error| store_failure(&error))
+        let names = store.principals().await.map_err(|error| store_failure(&error))?;
+        let names = select_principals(names, args.principal.as_deref())?;
+        collect(&store, args, names, within).await.map_err(|error| store_failure(&error))
     })?;
     if args.output.is_none() {
         match args.format {
@@ -95,24 +101,63 @@ fn html_page(report: &ActivityReport) -> Result<String, CommandError> {
     })
 }
 
-/// Reads the sessions that were used since then, their child sessions, and the decisions in them.
-async fn collect(store: &SessionStore, since: u64, within: FolderFilter) -> Result<ActivityReport, StoreError> {
-    let mut report = ActivityReport::new(since, clock::now());
-    let mut ids = BTreeSet::new();
-    for session in used_sessions(store, since, &within).await? {
-        let children = ListFilter { parent: Some(session.id.clone()), ..ListFilter::default() };
-        for child in store.list(children).await? {
-            add_session(store, &child, &mut report).await?;
-            ids.insert(child.id);
-        }
-        add_session(store, &session, &mut report).await?;
-        ids.insert(session.id);
+/// Returns the principals to report on: all, or the one that a flag names. Fails if it has no session.
+fn select_principals(known: Vec<String>, wanted: Option<&str>) -> Result<Vec<String>, CommandError> {
+    let Some(wanted) = wanted else { return Ok(known) };
+    if known.iter().any(|name| name == wanted) {
+        return Ok(vec![wanted.to_owned()]);
     }
-    let filter = AuditFilter { since: Some(since), ..AuditFilter::default() };
+    let help = match known.as_slice() {
+        [] => "no principal has a session yet".to_owned(),
+        known => format!("there are: {}", display_line(&known.join(", "))),
+    };
+    Err(CommandError::usage(format!("no session of the principal `{}` is stored", display_line(wanted)), help))
+}
+
+/// Returns a handle to all sessions of a principal.
+fn store_of(store: &SessionStore, name: &str) -> Result<SessionStore, StoreError> {
+    if Principal::local().name() == name {
+        return Ok(store.clone());
+    }
+    let principal = Principal::new(name).map_err(|error| StoreError::Failed(error.to_string()))?;
+    let limits = TokenLimits { roots: vec![PathBuf::from("/")], ..TokenLimits::default() };
+    Ok(store.for_grant(&SessionGrant::new(principal, limits)))
+}
+
+/// Reads the sessions of these principals that were used in the period, their child sessions, and the decisions in them.
+/// As with `skein audit`, who can open the store sees what it has of every principal.
+async fn collect(
+    store: &SessionStore,
+    args: &ReportArgs,
+    principals: Vec<String>,
+    within: FolderFilter,
+) -> Result<ActivityReport, StoreError> {
+    let mut report = ActivityReport::new(args.since, clock::now());
+    let mut ids = BTreeSet::new();
+    for name in &principals {
+        let store = store_of(store, name)?;
+        for session in used_sessions(&store, args.since, &within).await? {
+            let children = ListFilter { parent: Some(session.id.clone()), ..ListFilter::default() };
+            for child in store.list(children).await? {
+                add_session(&store, name, &child, &mut report).await?;
+                ids.insert(child.id);
+            }
+            add_session(&store, name, &session, &mut report).await?;
+            // What a child session spent is part of this.
+            for spent in store.spending(&session.id, args.since).await? {
+                report.add_spending(name, spent);
+            }
+            ids.insert(session.id);
+        }
+    }
+    let names: BTreeMap<_, _> = store.audit_names().await?.into_iter().collect();
+    let filter = AuditFilter { since: Some(args.since), ..AuditFilter::default() };
     for entry in store.audit_entries(filter).await? {
+        let principal = names.get(&entry.pseudonym).map(String::as_str);
+        let is_selected = args.principal.is_none() || args.principal.as_deref() == principal;
         // Clients without a stored session have no folder, so only the report on every folder has them.
-        if within == FolderFilter::Anywhere || ids.contains(&entry.session) {
-            report.add_decision(&entry);
+        if is_selected && (within == FolderFilter::Anywhere || ids.contains(&entry.session)) {
+            report.add_decision(principal, &entry);
         }
     }
     report.finish();
@@ -141,16 +186,17 @@ async fn used_sessions(
 
 async fn add_session(
     store: &SessionStore,
+    principal: &str,
     session: &StoredSession,
     report: &mut ActivityReport,
 ) -> Result<(), StoreError> {
-    report.add_session(session);
+    report.add_session(principal, session);
     for stored in store.events(&session.id).await? {
         if stored.at < report.since {
             continue;
         }
         match serde_json::from_str::<Event>(&stored.body) {
-            Ok(event) => report.add_event(session, stored.at, &event),
+            Ok(event) => report.add_event(principal, session, stored.at, &event),
             Err(_) => report.unreadable_events += 1,
         }
     }

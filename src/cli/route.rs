@@ -153,7 +153,13 @@ async fn remember(
 }
 
 fn no_such_mode(error: UnknownModeError) -> CommandError {
-    CommandError::usage(display_line(&error.problem), display_line(&error.help))
+    let (problem, help) = (display_line(&error.problem), display_line(&error.help));
+    match error.refusal {
+        Some(refusal) => {
+            CommandError::Managed { problem, help, subject: refusal.name, setting: refusal.setting.to_string() }
+        }
+        None => CommandError::usage(problem, help),
+    }
 }
 
 fn print(decision: &RoutingDecision, output: &mut CommandOutput) {

@@ -15,7 +15,7 @@ use super::logins::Logins;
 use super::managed_files::ADMINISTRATOR;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::store_failure::store_failure;
-use super::{Global, sandbox, top_of_mind};
+use super::{Global, audit_sink, sandbox, top_of_mind};
 use crate::agents::TurnLimits;
 use crate::broker::BindError;
 use crate::checkpoint::CheckpointError;
@@ -104,6 +104,7 @@ pub(super) fn block_on_until<T>(
         audit: Arc::new(CommandAuditLog::new(folders, random_id("cli"))),
         ..SessionContextPorts::default()
     };
+    audit_sink::record_flags(&*ports.audit, global, plan.manifests());
     let session = SessionContext::with_ports(id, folders.cwd.clone(), Vec::new(), scratch.clone(), ports);
     let tokio = tokio::runtime::Runtime::new()
         .map_err(|error| CommandError::work(format!("no async runtime: {error}"), "check the limits on threads"))?;

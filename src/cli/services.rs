@@ -315,7 +315,7 @@ fn service_json(plan: &Plan, service: &ServiceEntry, reports: &[StatusReport]) -
         "left_out_by": plan.manifests().leaving_profile(service),
         "disabled_by": match &service.disabled_by {
             Some(DisableSource::Config(file)) => Some(file.clone()),
-            Some(DisableSource::Managed(setting)) => Some(setting.location()),
+            Some(DisableSource::Managed(exclusion)) => Some(exclusion.setting.location()),
             Some(DisableSource::Profile(_)) | None => None,
         },
         "scope": manifest.sharing(),

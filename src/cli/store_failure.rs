@@ -48,6 +48,10 @@ pub(super) fn store_failure(error: &StoreError) -> CommandError {
             display_line(&error.to_string()),
             "stop everything that writes to the stores, and try again",
         ),
+        StoreError::SessionsOpen { .. } => CommandError::work(
+            display_line(&error.to_string()),
+            "wait until they are closed for an hour, or pass --force to end them",
+        ),
         StoreError::OldProgram { .. } => {
             CommandError::work(display_line(&error.to_string()), "update this Skein, or use another database")
         }

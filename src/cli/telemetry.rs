@@ -16,11 +16,16 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 pub(super) use layer::SpanLayer;
+
+use crate::manifest::{ManagedLayer, ManagedSetting};
 use sender::SpanSender;
-use settings::{ExportSettings, ExportSettingsError};
+use settings::{CONTENT_VARIABLE, ExportSettings, ExportSettingsError};
 
 /// How long the end of the program waits for the last spans.
 const FLUSH_TIME: Duration = Duration::from_secs(5);
+
+/// The variables that name the receiver.
+const RECEIVER_VARIABLES: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
 /// A value of an attribute.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,9 +69,22 @@ impl Drop for ExportGuard {
     }
 }
 
-/// Starts the export if the environment asks for it. Returns `None` if it does not. Fails if a variable is not valid.
-pub(super) fn start() -> Result<Option<(SpanLayer, ExportGuard)>, ExportSettingsError> {
-    let Some(settings) = ExportSettings::read(super::environment::variable)? else { return Ok(None) };
+/// Returns the variables of the environment that managed settings refuse, and the settings.
+pub(super) fn refusals(managed: &ManagedLayer) -> Vec<(&'static str, ManagedSetting)> {
+    // An invalid variable is reported at the start of the program.
+    let Ok(Some(settings)) = ExportSettings::read(super::environment::variable) else { return Vec::new() };
+    let receiver = managed.receiver_refusal(&settings.url).map(|setting| (RECEIVER_VARIABLES, setting));
+    let content = managed.content_refusal().filter(|_| settings.with_content);
+    receiver.into_iter().chain(content.map(|setting| (CONTENT_VARIABLE, setting))).collect()
+}
+
+/// Starts the export if the environment asks for it. Returns `None` if it does not. `managed` reads the managed settings
+/// and returns `None` if they cannot be used. Fails if a variable is not valid, or the receiver is not allowed.
+pub(super) fn start(
+    managed: impl FnOnce() -> Option<ManagedLayer>,
+) -> Result<Option<(SpanLayer, ExportGuard)>, ExportSettingsError> {
+    let Some(mut settings) = ExportSettings::read(super::environment::variable)? else { return Ok(None) };
+    settings.limit_to(&managed().ok_or(ExportSettingsError::ManagedSettings)?)?;
     let (spans, queue) = mpsc::channel(settings.queue);
     let (stop, stopped) = oneshot::channel();
     let (ended, end) = sync_channel(1);

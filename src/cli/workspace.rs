@@ -60,8 +60,8 @@ fn load(
     Ok((manifests, found))
 }
 
-/// Returns the rules that the principal keeps with "always in this project". Those of `local` are in the user's config,
-/// so they are part of the manifests. Fails if the file cannot be used.
+/// Returns the rules in the config of the principal's folder. Those of `local` are in the user's config, so they are part
+/// of the manifests. Fails if the file cannot be used.
 pub(super) fn principal_rules(folders: &Folders) -> Result<Vec<SourcedRule>, CommandError> {
     let folder = folders.rule_config();
     if folders.principal.is_local() || !folder.is_dir() {

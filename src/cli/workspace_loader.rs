@@ -11,12 +11,12 @@ use super::folders::Folders;
 use super::keys::Keys;
 use super::models::KnownModels;
 use super::output::CommandError;
-use super::rule_store::UserConfig;
+use super::principal_rules::PrincipalRules;
 use super::runtime::CommandRuntime;
 use super::{Global, managed_files, standalone, workspace};
 use crate::agents::ExternalAgents;
 use crate::broker::Broker;
-use crate::graph::Plan;
+use crate::graph::{self, Plan};
 use crate::ids::ModeId;
 use crate::llm::RequestQueues;
 use crate::manifest::{ServiceEntry, Settings};
@@ -24,6 +24,7 @@ use crate::permissions::SourcedRule;
 use crate::principal::Principal;
 use crate::project::{Project, ProjectError, ProjectLoader};
 use crate::session::ModelSource;
+use crate::store::StoredConsent;
 use crate::trust::ProjectFiles;
 
 /// Loads the manifests that apply in a folder, and reloads them when a file has changed.
@@ -42,7 +43,11 @@ pub(super) struct WorkspaceLoader {
     keys: Keys,
     /// Shared by all projects, because they share the providers' keys.
     queues: Arc<RequestQueues>,
+    principal_rules: Arc<PrincipalRules>,
 }
+
+/// The note about managed settings that apply before other changed files do.
+const MANAGED_APPLY: &str = "the managed settings have changed and apply, although other changed files have errors";
 
 /// Identifies a project whose plans replace each other.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -66,6 +71,8 @@ struct KnownProject {
 pub(super) struct FileTraces {
     project: Option<(PathBuf, String)>,
     files: Vec<(PathBuf, Option<SystemTime>, u64)>,
+    /// The rules that the principal keeps in the store.
+    consents: Option<Vec<StoredConsent>>,
 }
 
 impl FileTraces {
@@ -91,7 +98,7 @@ impl FileTraces {
         {
             note(place, 0, &mut files);
         }
-        Self { project: None, files }
+        Self { project: None, files, consents: None }
     }
 
     fn key(&self, principal: &Principal) -> ProjectKey {
@@ -102,7 +109,7 @@ impl FileTraces {
 impl ProjectLoader for WorkspaceLoader {
     fn open(&self, cwd: &Path, principal: &Principal) -> Result<Project, ProjectError> {
         let folders = self.folders.of_principal(principal, cwd);
-        let files = FileTraces::of(&self.global, &folders);
+        let files = self.traces(&folders);
         // Held while manifests are read, so that concurrent callers wait and then find the cached project.
         let mut known = self.lock_known();
         if let Some(known) = known.get(&files.key(principal)).filter(|known| known.files == files) {
@@ -129,6 +136,7 @@ impl WorkspaceLoader {
             known: Mutex::default(),
             keys: Keys::of(folders),
             queues: Arc::default(),
+            principal_rules: PrincipalRules::new(&folders.store),
         }
     }
 
@@ -144,7 +152,7 @@ impl WorkspaceLoader {
         let all: Vec<_> = known.iter().map(|(key, known)| (key.principal.clone(), known.folder.clone())).collect();
         for (principal, folder) in all {
             let folders = self.folders.of_principal(&principal, &folder);
-            let files = FileTraces::of(&self.global, &folders);
+            let files = self.traces(&folders);
             // The error is reported there.
             drop(self.load(&mut known, &folders, files));
         }
@@ -157,6 +165,12 @@ impl WorkspaceLoader {
         for (principal, folder) in known {
             drop(self.open(&folder, &principal));
         }
+    }
+
+    /// Notes what applies in a folder.
+    fn traces(&self, folders: &Folders) -> FileTraces {
+        let consents = self.principal_rules.trace(&folders.principal);
+        FileTraces { consents, ..FileTraces::of(&self.global, folders) }
     }
 
     /// Notes the files that apply to all projects, to find out whether they change.
@@ -193,8 +207,15 @@ impl WorkspaceLoader {
         folders: &Folders,
         files: FileTraces,
     ) -> Result<Project, ProjectError> {
-        let key = files.key(&folders.principal);
         let loaded = self.read(folders);
+        let mut key = files.key(&folders.principal);
+        if loaded.is_err() && !known.contains_key(&key) {
+            // With other files, the folder may belong to another root, or to none. Its last valid project counts as before.
+            let is_before = |(key, project): &(&ProjectKey, &KnownProject)| {
+                key.principal == folders.principal && project.folder == folders.cwd
+            };
+            key = known.iter().find(is_before).map_or(key, |(before, _)| before.clone());
+        }
         let Some(last) = known.get_mut(&key) else {
             let project = loaded?;
             known.insert(key, KnownProject { folder: folders.cwd.clone(), files, project: project.clone() });
@@ -208,17 +229,40 @@ impl WorkspaceLoader {
             }
             Err(error) => {
                 report(&error);
+                if let Some(project) = self.read_managed(&last.project, folders) {
+                    tracing::info!(principal = %key.principal, root = ?key.root, "changed managed settings apply");
+                    last.project = project;
+                }
                 last.project.reload_error = Some(Arc::new(error));
             }
         }
         Ok(last.project.clone())
     }
 
+    /// Returns the last valid project within the managed files as they are now: an error of a user must not delay them.
+    /// `None` if they are the same or have errors themselves.
+    fn read_managed(&self, last: &Project, folders: &Folders) -> Option<Project> {
+        let files = managed_files::files(&self.global, folders).ok()?;
+        let before = last.broker.plan().manifests();
+        let (manifests, found) = before.within(&files);
+        if manifests.managed.has_files_of(&before.managed) {
+            return None;
+        }
+        let mut notes = last.notes.clone();
+        let more = managed_files::notes(&self.global, &manifests).into_iter().chain([MANAGED_APPLY.to_owned()]);
+        notes.extend(more.filter(|note| !last.notes.contains(note)));
+        let plan = graph::resolve(manifests, found).plan?;
+        let project = self.project(plan, Vec::new(), notes, folders);
+        // The rules that come from no file stay.
+        let broker = last.broker.with_plan(Arc::clone(project.broker.plan()));
+        Some(Project { broker, ..project })
+    }
+
     /// Reads the files of a folder. Fails if the manifests or settings have errors.
     fn read(&self, folders: &Folders) -> Result<Project, ProjectError> {
         let broken = |failure: CommandError| ProjectError { problem: failure.problem(), diagnostics: Vec::new() };
         let (resolved, notes) = workspace::resolve_quietly(&self.global, folders).map_err(broken)?;
-        let mut rules = workspace::principal_rules(folders).map_err(broken)?;
+        let mut rules = self.principal_rules.rules(folders).map_err(broken)?;
         rules.extend(self.rules.iter().cloned());
         let Some(plan) = resolved.plan else {
             let mut error = ProjectError { problem: String::new(), diagnostics: resolved.diagnostics };
@@ -248,7 +292,7 @@ impl WorkspaceLoader {
             others,
             broker: self.broker.with_plan(Arc::new(plan)).with_rules(rules),
             external_agents: Arc::clone(&self.outside),
-            rules: Arc::new(UserConfig { folder: folders.rule_config() }),
+            rules: self.principal_rules.store(folders),
             notes,
             reload_error: None,
         }

@@ -1,8 +1,12 @@
 //! Ranks files and definitions by how much other files use them.
+//!
+//! Ranks come from the words of the files, so that files that an overview does not show need no parser.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use super::index::CodeIndex;
+use super::word_place::{DEFINES, USES};
+use super::words::hash_of;
 
 /// A name with more definitions says little about which file is meant.
 const MAX_DEFINERS: usize = 20;
@@ -10,71 +14,60 @@ const MAX_DEFINERS: usize = 20;
 const DAMPING: f64 = 0.85;
 const ROUNDS: usize = 20;
 
-/// How important a file is, and each of its definitions.
+/// How important files and their definitions are.
 #[derive(Debug, Clone, PartialEq)]
-pub struct FileRank {
-    /// The index of the file.
-    pub file: usize,
-    pub score: f64,
-    /// One score per definition of the file: how many other files use its name.
-    pub definitions: Vec<f64>,
+pub struct CodeRank {
+    /// The indices of all files, most important first.
+    pub files: Vec<usize>,
+    /// For a file and the hash of a name that it defines: how many other files use it.
+    users: HashMap<(usize, u32), f64>,
 }
 
-/// Ranks all files, most important first: a file that important files use is important.
-pub fn rank(index: &CodeIndex) -> Vec<FileRank> {
-    let definers = definers(index);
-    // Ordered, because the order of a sum changes its last digits, and equal input must give an equal order.
-    let mut uses: Vec<BTreeMap<usize, f64>> = vec![BTreeMap::new(); index.files.len()];
-    let mut users: HashMap<(usize, &str), f64> = HashMap::new();
-    for (user, file) in index.files.iter().enumerate() {
-        let names: BTreeSet<&str> = file
-            .symbols
-            .calls
-            .iter()
-            .map(|call| &*call.callee)
-            .chain(file.symbols.types.iter().map(|name| &**name))
-            .collect();
-        for name in names {
-            let reachable = |definer: &&usize| {
-                index.files.get(**definer).is_some_and(|other| other.language.shares_names_with(file.language))
-            };
-            let found: Vec<usize> = definers.get(name).into_iter().flatten().filter(reachable).copied().collect();
-            // A name that the file defines itself means that definition.
-            if found.len() > MAX_DEFINERS || found.contains(&user) {
-                continue;
-            }
-            let share = 1.0 / as_float(found.len().max(1));
-            for definer in found {
-                *uses[user].entry(definer).or_default() += share;
-                *users.entry((definer, name)).or_default() += share;
+impl CodeRank {
+    /// Ranks all files: a file that important files use is important.
+    pub fn new(index: &CodeIndex<'_>) -> Self {
+        let definers = definers(index);
+        // Ordered, because the order of a sum changes its last digits, and equal input must give an equal order.
+        let mut uses: Vec<BTreeMap<usize, f64>> = vec![BTreeMap::new(); index.files.len()];
+        let mut users: HashMap<(usize, u32), f64> = HashMap::new();
+        for (user, file) in index.files.iter().enumerate() {
+            for (name, flags) in file.words.iter().filter(|(_, flags)| flags & USES != 0) {
+                // A name that the file defines itself means that definition.
+                let Some(found) = definers.get(&name).filter(|_| flags & DEFINES == 0) else { continue };
+                let is_reachable = |definer: &&usize| {
+                    let other = index.files.get(**definer).map(|other| other.source.language);
+                    other.is_some_and(|other| other.shares_names_with(file.source.language))
+                };
+                let found: Vec<usize> = found.iter().filter(is_reachable).copied().collect();
+                if found.len() > MAX_DEFINERS {
+                    continue;
+                }
+                let share = 1.0 / as_float(found.len().max(1));
+                for definer in found {
+                    *uses[user].entry(definer).or_default() += share;
+                    *users.entry((definer, name)).or_default() += share;
+                }
             }
         }
+        let scores = spread(&uses);
+        let mut files: Vec<usize> = (0..index.files.len()).collect();
+        // Equal files stay in the order of their paths.
+        files.sort_by(|left, right| scores[*right].total_cmp(&scores[*left]).then(left.cmp(right)));
+        Self { files, users }
     }
-    let scores = spread(&uses);
-    let mut ranks: Vec<FileRank> = index
-        .files
-        .iter()
-        .enumerate()
-        .map(|(file, indexed)| {
-            let score_of = |name: &str| users.get(&(file, name)).copied().unwrap_or_default();
-            let definitions = indexed.symbols.definitions.iter().map(|known| score_of(&known.name)).collect();
-            FileRank { file, score: scores[file], definitions }
-        })
-        .collect();
-    // Equal files stay in the order of their paths.
-    ranks.sort_by(|left, right| right.score.total_cmp(&left.score).then(left.file.cmp(&right.file)));
-    ranks
+
+    /// Returns how many other files use a definition of a file. A file that may mean several counts in part.
+    pub fn users(&self, file: usize, name: &str) -> f64 {
+        self.users.get(&(file, hash_of(name.as_bytes()))).copied().unwrap_or_default()
+    }
 }
 
-/// Returns the files that define each name, each file once.
-fn definers(index: &CodeIndex) -> HashMap<&str, Vec<usize>> {
-    let mut definers: HashMap<&str, Vec<usize>> = HashMap::new();
-    for (file, indexed) in index.files.iter().enumerate() {
-        for definition in &indexed.symbols.definitions {
-            let files = definers.entry(&definition.name).or_default();
-            if files.last() != Some(&file) {
-                files.push(file);
-            }
+/// Returns the files that define each name.
+fn definers(index: &CodeIndex<'_>) -> HashMap<u32, Vec<usize>> {
+    let mut definers: HashMap<u32, Vec<usize>> = HashMap::new();
+    for (at, file) in index.files.iter().enumerate() {
+        for (name, _) in file.words.iter().filter(|(_, flags)| flags & DEFINES != 0) {
+            definers.entry(name).or_default().push(at);
         }
     }
     definers

@@ -41,8 +41,6 @@ struct LanguageRules {
     definitions: &'static [DefinitionRule],
     /// Nodes that call a function or create an object.
     calls: &'static [&'static str],
-    /// Leaves that name a type.
-    types: &'static [&'static str],
 }
 
 /// What a node means.
@@ -50,7 +48,6 @@ struct LanguageRules {
 pub(super) struct NodeMeaning {
     pub(super) definition: Option<&'static DefinitionRule>,
     pub(super) is_call: bool,
-    pub(super) is_type: bool,
 }
 
 /// Fields that lead from a call to the name of its function. `a.b::<T>(c)` leads to `b`.
@@ -72,7 +69,6 @@ impl NodeTable {
             Some(kind) if grammar.node_kind_is_named(id) => NodeMeaning {
                 definition: rules.definitions.iter().find(|rule| rule.node == kind),
                 is_call: rules.calls.contains(&kind),
-                is_type: rules.types.contains(&kind),
             },
             _ => NodeMeaning::default(),
         };
@@ -122,7 +118,7 @@ use NameRule::FirstIdentifier;
 use NameRule::{Declarator, FunctionValue, ImplementedType, LeftAtTop, Name, NameAtTop, NameWithBody};
 
 static BASH: LanguageRules =
-    LanguageRules { definitions: &[define("function_definition", Function, Name)], calls: &["command"], types: &[] };
+    LanguageRules { definitions: &[define("function_definition", Function, Name)], calls: &["command"] };
 
 /// Also for C++, whose grammar extends that of C.
 static C: LanguageRules = LanguageRules {
@@ -142,7 +138,6 @@ static C: LanguageRules = LanguageRules {
         define("preproc_function_def", Macro, Name),
     ],
     calls: &["call_expression", "new_expression"],
-    types: &["type_identifier"],
 };
 
 static GO: LanguageRules = LanguageRules {
@@ -156,7 +151,6 @@ static GO: LanguageRules = LanguageRules {
         define("var_spec", Variable, NameAtTop),
     ],
     calls: &["call_expression"],
-    types: &["type_identifier"],
 };
 
 static JAVA: LanguageRules = LanguageRules {
@@ -171,7 +165,6 @@ static JAVA: LanguageRules = LanguageRules {
         define("compact_constructor_declaration", Constructor, Name),
     ],
     calls: &["method_invocation", "object_creation_expression"],
-    types: &["type_identifier"],
 };
 
 /// Also for TypeScript, whose grammar extends that of JavaScript.
@@ -197,7 +190,6 @@ static JAVASCRIPT: LanguageRules = LanguageRules {
         define("pair", Function, FunctionValue("key")),
     ],
     calls: &["call_expression", "new_expression"],
-    types: &["type_identifier"],
 };
 
 static PYTHON: LanguageRules = LanguageRules {
@@ -207,7 +199,6 @@ static PYTHON: LanguageRules = LanguageRules {
         define("assignment", Variable, LeftAtTop),
     ],
     calls: &["call"],
-    types: &[],
 };
 
 static RUST: LanguageRules = LanguageRules {
@@ -226,7 +217,6 @@ static RUST: LanguageRules = LanguageRules {
         define("static_item", Variable, Name),
     ],
     calls: &["call_expression", "macro_invocation", "struct_expression"],
-    types: &["type_identifier"],
 };
 
 #[cfg(feature = "all-languages")]
@@ -246,7 +236,6 @@ static C_SHARP: LanguageRules = LanguageRules {
         define("local_function_statement", Function, Name),
     ],
     calls: &["invocation_expression", "object_creation_expression"],
-    types: &[],
 };
 
 #[cfg(feature = "all-languages")]
@@ -259,7 +248,6 @@ static KOTLIN: LanguageRules = LanguageRules {
         define("type_alias", TypeAlias, FirstIdentifier),
     ],
     calls: &["call_expression"],
-    types: &["user_type"],
 };
 
 #[cfg(feature = "all-languages")]
@@ -281,7 +269,6 @@ static PHP: LanguageRules = LanguageRules {
         "scoped_call_expression",
         "object_creation_expression",
     ],
-    types: &["named_type"],
 };
 
 #[cfg(feature = "all-languages")]
@@ -293,7 +280,6 @@ static RUBY: LanguageRules = LanguageRules {
         define("singleton_method", Method, Name),
     ],
     calls: &["call"],
-    types: &[],
 };
 
 #[cfg(feature = "all-languages")]
@@ -306,5 +292,4 @@ static SWIFT: LanguageRules = LanguageRules {
         define("typealias_declaration", TypeAlias, Name),
     ],
     calls: &["call_expression"],
-    types: &["type_identifier"],
 };

@@ -1,4 +1,4 @@
-//! Collects the definitions, calls and type names of one file.
+//! Collects the definitions and calls of one file.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -49,12 +49,12 @@ pub(super) struct CallSite {
 pub struct FileSymbols {
     pub definitions: Vec<Definition>,
     pub(super) calls: Vec<CallSite>,
-    /// Names of types, each once.
-    pub(super) types: Vec<Arc<str>>,
     pub lines: u32,
 }
 
 impl FileSymbols {
+    pub(super) const EMPTY: Self = Self { definitions: Vec::new(), calls: Vec::new(), lines: 0 };
+
     /// Returns how deeply a definition is nested.
     pub fn depth(&self, definition: &Definition) -> usize {
         std::iter::successors(self.parent_of(definition), |parent| self.parent_of(parent)).count()
@@ -86,6 +86,17 @@ impl SymbolParser {
         source: &[u8],
         is_cancelled: &dyn Fn() -> bool,
     ) -> Option<FileSymbols> {
+        Some(self.parse_with_focus(language, source, None, is_cancelled)?.0)
+    }
+
+    /// Parses a file. Returns also the lines that contain an identifier with the name `focus`, each once.
+    pub(super) fn parse_with_focus(
+        &mut self,
+        language: SourceLanguage,
+        source: &[u8],
+        focus: Option<&str>,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Option<(FileSymbols, Vec<u32>)> {
         let (parser, table) = self.parser(language)?;
         let tree = parse_tree(parser, source, is_cancelled)?;
         let mut collector = SymbolCollector {
@@ -94,38 +105,15 @@ impl SymbolParser {
             symbols: FileSymbols::default(),
             scopes: Vec::new(),
             names: HashMap::new(),
+            focus: focus.map(str::as_bytes),
+            focus_lines: Vec::new(),
         };
         collector.walk(&tree);
         let mut symbols = collector.symbols;
-        let lines = source.iter().filter(|byte| **byte == b'\n').count();
+        let lines = memchr::memchr_iter(b'\n', source).count();
         let has_open_line = source.last().is_some_and(|byte| *byte != b'\n');
         symbols.lines = u32::try_from(lines + usize::from(has_open_line)).unwrap_or(u32::MAX);
-        Some(symbols)
-    }
-
-    /// Returns the lines that contain an identifier with this name, each once.
-    pub fn lines_with_name(
-        &mut self,
-        language: SourceLanguage,
-        source: &[u8],
-        name: &str,
-        is_cancelled: &dyn Fn() -> bool,
-    ) -> Option<Vec<u32>> {
-        let (parser, _) = self.parser(language)?;
-        let tree = parse_tree(parser, source, is_cancelled)?;
-        let mut lines = Vec::new();
-        visit_nodes(&tree, |node, _| {
-            let range = node.byte_range();
-            let is_match = node.child_count() == 0
-                && range.len() == name.len()
-                && source.get(range) == Some(name.as_bytes())
-                && !node.kind().contains("comment")
-                && !node.kind().contains("string");
-            if is_match && lines.last() != Some(&line_of(node)) {
-                lines.push(line_of(node));
-            }
-        });
-        Some(lines)
+        Some((symbols, collector.focus_lines))
     }
 
     /// Returns the parser of a language. `None` if the grammar does not fit the library, which a test rules out.
@@ -185,7 +173,9 @@ struct SymbolCollector<'a> {
     /// The definitions around the current node, with their depths in the tree.
     scopes: Vec<(usize, u32)>,
     /// Each name is stored once per file.
-    names: HashMap<&'a str, (Arc<str>, bool)>,
+    names: HashMap<&'a str, Arc<str>>,
+    focus: Option<&'a [u8]>,
+    focus_lines: Vec<u32>,
 }
 
 impl<'a> SymbolCollector<'a> {
@@ -201,10 +191,22 @@ impl<'a> SymbolCollector<'a> {
             if meaning.is_call {
                 self.call(node);
             }
-            if meaning.is_type {
-                self.use_type(node);
+            if let Some(focus) = self.focus {
+                self.compare_with_focus(node, focus);
             }
         });
+    }
+
+    fn compare_with_focus(&mut self, node: Node<'_>, focus: &[u8]) {
+        let range = node.byte_range();
+        let is_match = range.len() == focus.len()
+            && node.child_count() == 0
+            && self.source.get(range) == Some(focus)
+            && !node.kind().contains("comment")
+            && !node.kind().contains("string");
+        if is_match && self.focus_lines.last() != Some(&line_of(node)) {
+            self.focus_lines.push(line_of(node));
+        }
     }
 
     fn define(&mut self, rule: &DefinitionRule, node: Node<'_>, depth: usize) {
@@ -250,16 +252,6 @@ impl<'a> SymbolCollector<'a> {
         self.text(last).filter(|name| last.child_count() == 0 && name.starts_with(char::is_uppercase))
     }
 
-    fn use_type(&mut self, node: Node<'_>) {
-        let Some(name) = self.text(node) else { return };
-        let interned = self.intern(name);
-        if let Some((_, is_type)) = self.names.get_mut(name)
-            && !std::mem::replace(is_type, true)
-        {
-            self.symbols.types.push(interned);
-        }
-    }
-
     fn definition_name(&self, rule: NameRule, node: Node<'_>) -> Option<&'a str> {
         let is_at_top = || self.scopes.is_empty();
         let name = match rule {
@@ -300,7 +292,7 @@ impl<'a> SymbolCollector<'a> {
     }
 
     fn intern(&mut self, name: &'a str) -> Arc<str> {
-        Arc::clone(&self.names.entry(name).or_insert_with(|| (Arc::from(name), false)).0)
+        Arc::clone(self.names.entry(name).or_insert_with(|| Arc::from(name)))
     }
 
     fn signature(&self, node: Node<'_>) -> String {

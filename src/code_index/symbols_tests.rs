@@ -273,8 +273,9 @@ fn deep_nesting_does_not_overflow_the_stack() {
 #[test]
 fn names_are_found_outside_of_strings_and_comments() {
     let source = "// go\nfn go() { go(); \"go\"; }\nfn other() { x.go() }\n";
-    let lines = SymbolParser::default().lines_with_name(SourceLanguage::Rust, source.as_bytes(), "go", &|| false);
-    assert_eq!(lines.unwrap(), [2, 3]);
+    let mut parser = SymbolParser::default();
+    let parsed = parser.parse_with_focus(SourceLanguage::Rust, source.as_bytes(), Some("go"), &|| false);
+    assert_eq!(parsed.unwrap().1, [2, 3]);
 }
 
 proptest! {

@@ -8,7 +8,7 @@ use super::sandboxes::{SandboxProfiles, is_sandboxed};
 use super::scope::ToolScope;
 use crate::ids::{AgentName, ModeId, NamePattern, ServiceName};
 use crate::manifest::{
-    AgentEntry, ApprovalLevel, Layer, ManagedSetting, Manifests, ModeEntry, ServiceEntry, Transport,
+    AgentEntry, ApprovalLevel, Layer, ManagedExclusion, Manifests, ModeEntry, ServiceEntry, Transport,
 };
 use crate::sandbox::SandboxProfile;
 
@@ -74,7 +74,7 @@ impl Plan {
         let id = ModeId::new(agent.manifest.name.clone(), mode.mode.slug.clone());
         let name = id.to_string();
         let in_limit = self.mode_limit.is_empty() || self.mode_limit.iter().any(|pattern| pattern.matches(&name));
-        in_limit && self.manifests.managed.mode_refusal(&id).is_none()
+        in_limit && self.manifests.managed.mode_refusal(&id, definition(agent)).is_none()
     }
 
     /// Returns true if some modes of the manifests do not exist in this plan.
@@ -82,20 +82,21 @@ impl Plan {
         !self.mode_limit.is_empty() || self.manifests.managed.limits_agents()
     }
 
-    /// Returns the managed setting that excludes the mode. `None` if the manifests do not have it, or it is allowed.
-    pub fn mode_refusal(&self, id: &ModeId) -> Option<ManagedSetting> {
+    /// Returns why managed settings exclude the mode. `None` if the manifests do not have it, or it is allowed.
+    pub fn mode_refusal(&self, id: &ModeId) -> Option<ManagedExclusion> {
         let agent = self.manifests.agents.get(id.agent.as_str())?;
         let mode = agent.modes.iter().find(|entry| entry.mode.slug == id.mode)?;
-        self.manifests.managed.mode_refusal(id).filter(|_| !mode.mode.internal)
+        self.manifests.managed.mode_refusal(id, definition(agent)).filter(|_| !mode.mode.internal)
     }
 
-    /// Returns the managed setting that excludes all modes of the agent. `None` if the manifests do not have it, or one
-    /// of its modes is allowed.
-    pub fn agent_refusal(&self, name: &str) -> Option<ManagedSetting> {
+    /// Returns why managed settings exclude all modes of the agent. `None` if the manifests do not have it, or one of its
+    /// modes is allowed.
+    pub fn agent_refusal(&self, name: &str) -> Option<ManagedExclusion> {
         let agent = self.manifests.agents.get(name)?;
         let offered = agent.modes.iter().filter(|mode| !mode.mode.internal);
         let ids = offered.map(|mode| ModeId::new(agent.manifest.name.clone(), mode.mode.slug.clone()));
-        let refusals: Option<Vec<_>> = ids.map(|id| self.manifests.managed.mode_refusal(&id)).collect();
+        let refusal = |id: ModeId| self.manifests.managed.mode_refusal(&id, definition(agent));
+        let refusals: Option<Vec<_>> = ids.map(refusal).collect();
         refusals?.into_iter().next()
     }
 
@@ -320,4 +321,9 @@ impl Plan {
         }
         modes
     }
+}
+
+/// Returns the layer and the file that define an agent.
+fn definition(agent: &AgentEntry) -> (Layer, &str) {
+    (agent.layer, agent.source.file.as_str())
 }

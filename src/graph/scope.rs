@@ -7,7 +7,7 @@ use regex::Regex;
 use serde::Serialize;
 
 use crate::ids::{GroupName, ServiceName};
-use crate::manifest::{DisableSource, ManagedSetting, ServiceEntry};
+use crate::manifest::{DisableSource, ManagedExclusion, ServiceEntry};
 
 /// The resolved tool groups of one mode.
 #[derive(Debug, Clone, Default)]
@@ -66,8 +66,8 @@ pub enum ScopeRefusal {
     NotInProfile { service: ServiceName },
     #[error("the service {service} is disabled by `disabled_services` in {file}")]
     Disabled { service: ServiceName, file: String },
-    #[error("{setting} does not list the service {service}")]
-    Managed { service: ServiceName, setting: ManagedSetting },
+    #[error("{}", exclusion_problem(.service, .exclusion))]
+    Managed { service: ServiceName, exclusion: Box<ManagedExclusion> },
     /// `groups` are those of the tool.
     #[error("{}", group_problem(.groups))]
     NoGroup { groups: Vec<GroupName> },
@@ -76,6 +76,10 @@ pub enum ScopeRefusal {
     /// The manifest of the service, or the client that provides it, selected other tools.
     #[error("the manifest of its service excludes it")]
     LeftOut,
+}
+
+fn exclusion_problem(service: &ServiceName, exclusion: &ManagedExclusion) -> String {
+    exclusion.describe(&format!("the service {service}"))
 }
 
 fn group_problem(groups: &[GroupName]) -> String {
@@ -133,8 +137,8 @@ impl ToolScope {
                 Some(DisableSource::Config(file)) => {
                     ScopeRefusal::Disabled { service: name.clone(), file: file.clone() }
                 }
-                Some(DisableSource::Managed(setting)) => {
-                    ScopeRefusal::Managed { service: name.clone(), setting: setting.clone() }
+                Some(DisableSource::Managed(exclusion)) => {
+                    ScopeRefusal::Managed { service: name.clone(), exclusion: Box::new(exclusion.clone()) }
                 }
                 Some(DisableSource::Profile(_)) | None => ScopeRefusal::NotInProfile { service: name.clone() },
             });

@@ -33,6 +33,9 @@ pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long an answer may pause.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// Bytes of the body of an error response that are read.
+const MAX_ERROR: usize = 64 << 10;
+
 /// The events of an answer, in the types of genai.
 pub(super) type AnswerEvents = BoxStream<'static, genai::Result<ChatStreamEvent>>;
 
@@ -150,7 +153,7 @@ impl AnswerReader {
 async fn send_request(request: reqwest::RequestBuilder, model: &ModelIden) -> genai::Result<reqwest::Response> {
     let response = match timeout(HEADER_TIMEOUT, request.send()).await {
         Ok(Ok(response)) => response,
-        Ok(Err(error)) => return Err(stream_failure(model, error)),
+        Ok(Err(error)) => return Err(stream_failure(model, without_query(error))),
         Err(_) => return Err(stream_failure(model, StreamTimeout::Headers)),
     };
     let status = response.status();
@@ -163,10 +166,20 @@ async fn send_request(request: reqwest::RequestBuilder, model: &ModelIden) -> ge
     Err(genai::Error::HttpError { status, canonical_reason, body, headers })
 }
 
-/// Reads the body of an error response.
+/// Removes the query from the address that an error shows: it may have a key.
+fn without_query(mut error: reqwest::Error) -> reqwest::Error {
+    if let Some(url) = error.url_mut() {
+        url.set_query(None);
+    }
+    error
+}
+
+/// Reads the begin of the body of an error response.
 async fn read_error(mut response: reqwest::Response) -> Result<String, BoxError> {
     let mut body = Vec::new();
-    while let Some(bytes) = timeout(READ_TIMEOUT, response.chunk()).await.map_err(|_| StreamTimeout::Read)?? {
+    while body.len() < MAX_ERROR
+        && let Some(bytes) = timeout(READ_TIMEOUT, response.chunk()).await.map_err(|_| StreamTimeout::Read)??
+    {
         body.extend_from_slice(&bytes);
     }
     Ok(String::from_utf8_lossy(&body).into_owned())

@@ -298,6 +298,39 @@ async fn a_call_behind_missing_indexes_is_one_call() {
 }
 
 #[tokio::test]
+async fn an_event_without_an_end_is_cut_off() {
+    for begin in ["data: ", "", ": "] {
+        let body = format!("{HEAD}{begin}{}", "x".repeat(MAX_ANSWER + 1));
+        let events = events(&TwiceServer::new(body, 1 << 20).provider("gpt-4o"), &prompt("hello")).await;
+        let [Err(LlmError::Failed { reason, .. })] = events.as_slice() else { panic!("{events:?}") };
+        assert!(reason.contains("one event of its answer is longer than 8 MiB"), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn the_body_of_an_error_is_read_only_in_part() {
+    // The body has no end.
+    let answer = format!("HTTP/1.1 500 Wrong\r\ncontent-length: 1000000000\r\n\r\n{}", "x".repeat(1 << 20));
+    let events = events(&TwiceServer::new(answer, 1 << 20).provider("gpt-4o"), &prompt("hello")).await;
+    let [Err(LlmError::Transient { reason, .. })] = events.as_slice() else { panic!("{events:?}") };
+    assert!(reason.starts_with("it answered 500 Internal Server Error: xxx"), "{reason}");
+}
+
+#[tokio::test]
+async fn an_error_does_not_show_the_query_of_an_address() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("http://{}/v1/?key=hidden&end=/", listener.local_addr().unwrap());
+    // The connection breaks before the response.
+    let thread = std::thread::spawn(move || drop(listener.accept().unwrap()));
+    let variable = |name: &str| (name == "OPENAI_BASE_URL").then(|| base.clone());
+    let provider = HttpProvider::new(&ModelRef::from("openai:gpt-4o".to_owned()), &ModelRegistry::default(), variable);
+    let events = events(&provider.unwrap(), &prompt("hello")).await;
+    thread.join().unwrap();
+    let [Err(LlmError::Transient { reason, .. })] = events.as_slice() else { panic!("{events:?}") };
+    assert!(reason.contains("chat/completions") && !reason.contains("hidden"), "{reason}");
+}
+
+#[tokio::test]
 async fn calls_that_are_too_long_end_the_answer() {
     let piece = "x".repeat(MAX_ANSWER / 4);
     let mut body = String::new();

@@ -55,20 +55,25 @@ impl ModelPolicy {
         complete: impl Fn(Option<&str>) -> String,
     ) -> Result<(), LlmError> {
         let ModelRef::Hosted { provider, .. } = name else { return Ok(()) };
-        let unusable = |reason: String| LlmError::Unusable { model: name.to_string(), reason };
+        let not_allowed = |setting: &str, reason: String| LlmError::NotAllowed {
+            model: name.to_string(),
+            reason,
+            setting: setting.to_owned(),
+        };
         for AllowedProviders { addresses, setting } in &self.providers {
             let Some(allowed) = addresses.get(provider) else {
-                return Err(unusable(format!("{setting} does not list the provider `{provider}`")));
+                return Err(not_allowed(setting, format!("{setting} does not list the provider `{provider}`")));
             };
             let plain = |address: Option<&str>| complete(address).trim_end_matches('/').to_ascii_lowercase();
             if plain(allowed.as_deref()) != plain(given) {
                 let given = given.unwrap_or("its built-in address");
                 let allowed = allowed.as_deref().unwrap_or("its built-in address");
-                return Err(unusable(format!("{setting} allows `{provider}` only at {allowed}, not at {given}")));
+                let reason = format!("{setting} allows `{provider}` only at {allowed}, not at {given}");
+                return Err(not_allowed(setting, reason));
             }
         }
         match self.models.iter().find(|list| !list.admits(name)) {
-            Some(list) => Err(unusable(format!("{} does not list it", list.setting))),
+            Some(list) => Err(not_allowed(&list.setting, format!("{} does not list it", list.setting))),
             None => Ok(()),
         }
     }

@@ -151,7 +151,7 @@ fn apply_edit(text: &str, path: &[&str], value: &Value) -> Option<String> {
 }
 
 /// Returns the length of a scalar in bytes. For a quoted scalar, the parser's width includes the text after the quote.
-fn scalar_length(text: &str, width: usize) -> Option<usize> {
+pub(super) fn scalar_length(text: &str, width: usize) -> Option<usize> {
     let quote = text.chars().next()?;
     if !matches!(quote, '"' | '\'') {
         let plain: String = text.chars().take(width).collect();
@@ -214,7 +214,7 @@ pub(super) fn entry_lines(indent: usize, path: &[&str], value: &Value) -> String
 }
 
 /// Converts a line and column, both counted from 1, to a byte offset.
-fn offset(text: &str, line: usize, column: usize) -> Option<usize> {
+pub(super) fn offset(text: &str, line: usize, column: usize) -> Option<usize> {
     let mut start = 0;
     for _ in 1..line {
         start += text[start..].find('\n')? + 1;

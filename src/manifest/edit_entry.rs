@@ -72,7 +72,8 @@ fn replace_lines(text: &str, path: &[&str], value: Option<&Value>) -> Option<Str
     Some(format!("{}{new}{}", lines.get(..start)?.concat(), lines.get(end..)?.concat()))
 }
 
-fn is_remark(line: &str) -> bool {
+/// Returns whether a line is empty or a comment.
+pub(super) fn is_remark(line: &str) -> bool {
     let line = line.trim();
     line.is_empty() || line.starts_with('#')
 }

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::managed_layer::{ManagedLayer, ManagedSetting};
+use super::managed_exclusion::ManagedExclusion;
+use super::managed_layer::ManagedLayer;
 use super::model::{AgentManifest, Mode, ServiceManifest};
 use super::prompt::Prompt;
 use super::sharing::ServiceSharing;
@@ -20,7 +21,7 @@ use crate::sandbox::{Enforcement, SandboxSettings};
 const ORCHESTRATOR: &str = "orchestrator";
 
 /// The winning manifest for each name.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Manifests {
     pub agents: BTreeMap<AgentName, AgentEntry>,
     pub services: BTreeMap<ServiceName, ServiceEntry>,
@@ -35,7 +36,7 @@ pub struct Manifests {
 }
 
 /// The profile that the user chose for this run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum SelectedProfile {
     /// A profile of a config.
     Named(String),
@@ -43,7 +44,7 @@ pub(super) enum SelectedProfile {
     File { profile: Box<Profile>, source: Arc<SourceFile> },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct AgentEntry {
     /// The manifest as read, with its modes moved to `modes`.
     pub manifest: AgentManifest,
@@ -67,7 +68,7 @@ impl AgentEntry {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ModeEntry {
     pub mode: Mode,
     pub prompt: Option<Prompt>,
@@ -103,7 +104,7 @@ pub enum DisableSource {
     /// The list `disabled_services` of this file.
     Config(String),
     /// A managed list of the only services, without this one.
-    Managed(ManagedSetting),
+    Managed(ManagedExclusion),
 }
 
 /// Writes the reason as the end of a sentence.
@@ -112,7 +113,7 @@ impl std::fmt::Display for DisableSource {
         match self {
             DisableSource::Profile(profile) => write!(f, "the profile `{profile}` leaves it out"),
             DisableSource::Config(file) => write!(f, "it is disabled by `disabled_services` in {file}"),
-            DisableSource::Managed(setting) => write!(f, "{setting} does not list it"),
+            DisableSource::Managed(exclusion) => write!(f, "{exclusion}"),
         }
     }
 }
@@ -153,7 +154,7 @@ impl ServiceEntry {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ConfigEntry {
     pub config: Config,
     pub layer: Layer,

@@ -36,18 +36,35 @@ pub struct ManagedConfig {
     /// The only hosts that tools and processes in a sandbox reach: `HOST`, `HOST:PORT`, `*.HOST`, or an address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts: Option<Vec<String>>,
-    /// The only agents or modes, as `agent`, `agent/mode` or a glob. The orchestrator is always there.
+    /// The only agents or modes, as `agent`, `agent/mode` or a glob. The orchestrator is always there. A name stands for
+    /// the definition that Skein ships; `{name, from: user}` also allows others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agents: Option<Vec<String>>,
-    /// The only services, as names or globs. The services of the orchestrator are always there.
+    pub agents: Option<Vec<ManagedName>>,
+    /// The only services, as names or globs. The services of the orchestrator are always there. A name stands for the
+    /// definition that Skein ships; `{name, from: user}` also allows others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub services: Option<Vec<String>>,
+    pub services: Option<Vec<ManagedName>>,
+    /// The receivers and the content of telemetry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<ManagedTelemetry>,
     /// Limits of cost, tokens, model requests and time, in addition to all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<BudgetConfig>,
     /// Prices by `provider:model`. If `limits` limits the cost, only these and the published ones count.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub prices: BTreeMap<ModelRef, ModelPrice>,
+}
+
+/// Limits of the export of telemetry. A key that is left out limits nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ManagedTelemetry {
+    /// The only receivers, as `https://collector.example.com`, with every path below. An empty list allows none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoints: Option<Vec<String>>,
+    /// Whether spans may have the text of messages and calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<bool>,
 }
 
 /// The price of a model, in US dollars per million tokens.
@@ -66,7 +83,7 @@ pub struct ModelPrice {
 
 impl ManagedConfig {
     /// The keys that set limits.
-    pub const KEYS: [&str; 10] = [
+    pub const KEYS: [&str; 11] = [
         "approval",
         "permissions",
         "sandbox",
@@ -75,9 +92,53 @@ impl ManagedConfig {
         "hosts",
         "agents",
         "services",
+        "telemetry",
         "limits",
         "prices",
     ];
+}
+
+/// An agent, a mode or a service that managed settings allow: its name, or a mapping that also states whose definition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ManagedName {
+    Name(String),
+    Definition(ManagedDefinition),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ManagedDefinition {
+    /// A name or glob.
+    pub name: String,
+    pub from: DefinitionSource,
+}
+
+/// Whose definition of an agent or service counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DefinitionSource {
+    /// Only that of Skein itself, as for a name alone.
+    Skein,
+    /// Also those of users, trusted projects, `--manifests` and editors.
+    User,
+}
+
+impl ManagedName {
+    pub fn name(&self) -> &str {
+        match self {
+            ManagedName::Name(name) => name,
+            ManagedName::Definition(definition) => &definition.name,
+        }
+    }
+
+    /// Returns true if definitions count that Skein does not ship.
+    pub fn admits_others(&self) -> bool {
+        match self {
+            ManagedName::Name(_) => false,
+            ManagedName::Definition(definition) => definition.from == DefinitionSource::User,
+        }
+    }
 }
 
 /// A provider that managed settings allow: its name, or a mapping that also states its address.

@@ -3,45 +3,22 @@
 //! Invariant: several managed files apply together, and each of them only narrows what the others leave.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use super::approval::ApprovalLevel;
 use super::budget::BudgetConfig;
 use super::config::SandboxConfig;
-use super::managed_config::{ManagedConfig, ManagedProvider, ModelPrice};
+use super::managed_config::{ManagedConfig, ManagedName, ManagedProvider, ModelPrice};
+use super::managed_exclusion::{ListRule, ListVerdict, ManagedExclusion, ManagedSetting, judge};
 use super::schema::DocumentKind;
 use super::yaml::{DocumentPath, SourceFile};
-use super::{complete, migrate};
-use crate::diagnostic::{Diagnostic, SourceLocation};
+use super::{Layer, complete, migrate};
+use crate::diagnostic::Diagnostic;
 use crate::ids::{ModeId, ModelRef, NamePattern};
 use crate::sandbox::StatedEnforcement;
 
 /// The agent that only routes and delegates. It is part of Skein and always there.
 const ORCHESTRATOR: &str = "orchestrator";
-
-/// A key of a managed file, for messages.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ManagedSetting {
-    pub key: &'static str,
-    pub place: SourceLocation,
-}
-
-impl ManagedSetting {
-    /// Returns the file and the line.
-    pub fn location(&self) -> String {
-        match &self.place.span {
-            Some(span) => format!("{}:{}", self.place.file, span.line),
-            None => self.place.file.clone(),
-        }
-    }
-}
-
-impl fmt::Display for ManagedSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the managed setting `{}` ({})", self.key, self.location())
-    }
-}
 
 /// A request that a managed setting refuses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,24 +35,27 @@ pub struct ManagedFile {
 }
 
 /// A managed file whose settings are valid.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ManagedEntry {
     pub config: ManagedConfig,
     pub source: Arc<SourceFile>,
     /// `None` if every agent is allowed.
-    agents: Option<Vec<NamePattern>>,
+    agents: Option<Vec<ListRule>>,
     /// `None` if every service is allowed.
-    services: Option<Vec<NamePattern>>,
+    services: Option<Vec<ListRule>>,
 }
 
 impl ManagedEntry {
     fn new(config: ManagedConfig, source: Arc<SourceFile>) -> Self {
-        let agent = |name: &String| match name.contains('/') || name == "*" {
+        let agent = |name: &str| match name.contains('/') || name == "*" {
             true => NamePattern::new(name),
             false => NamePattern::new(&format!("{name}/*")),
         };
-        let agents = config.agents.as_ref().map(|names| names.iter().map(agent).collect());
-        let services = config.services.as_ref().map(|names| names.iter().map(|name| NamePattern::new(name)).collect());
+        let agent_rules = |names: &Vec<ManagedName>| names.iter().map(|name| ListRule::new(name, agent)).collect();
+        let service_rules =
+            |names: &Vec<ManagedName>| names.iter().map(|name| ListRule::new(name, NamePattern::new)).collect();
+        let agents = config.agents.as_ref().map(agent_rules);
+        let services = config.services.as_ref().map(service_rules);
         Self { config, source, agents, services }
     }
 
@@ -84,18 +64,25 @@ impl ManagedEntry {
         ManagedSetting { key, place: self.source.key_place(&DocumentPath::root().key(key)) }
     }
 
-    fn admits_mode(&self, id: &ModeId) -> bool {
-        let name = id.to_string();
-        self.agents.as_ref().is_none_or(|agents| agents.iter().any(|pattern| pattern.matches(&name)))
-    }
-
-    fn admits_service(&self, name: &str) -> bool {
-        self.services.as_ref().is_none_or(|services| services.iter().any(|pattern| pattern.matches(name)))
+    /// Returns why a list excludes a definition in this layer and file. `None` if it is allowed.
+    fn exclusion(
+        &self,
+        key: &'static str,
+        list: Option<&[ListRule]>,
+        name: &str,
+        (layer, file): (Layer, &str),
+    ) -> Option<ManagedExclusion> {
+        let replaced_in = match judge(list, name, layer) {
+            ListVerdict::Admitted => return None,
+            ListVerdict::Replaced => Some(file.to_owned()),
+            ListVerdict::NotListed => None,
+        };
+        Some(ManagedExclusion { setting: self.setting(key), replaced_in })
     }
 }
 
 /// The managed files that apply. Empty: nothing is managed.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ManagedLayer {
     entries: Vec<ManagedEntry>,
 }
@@ -123,6 +110,12 @@ impl ManagedLayer {
             entries.extend(config.map(|config| ManagedEntry::new(config, source)));
         }
         Self { entries }
+    }
+
+    /// Returns true if both layers were read from the same texts.
+    pub fn has_files_of(&self, other: &Self) -> bool {
+        let text = |entry: &ManagedEntry| (entry.source.file.clone(), entry.source.text.clone());
+        self.entries.iter().map(text).eq(other.entries.iter().map(text))
     }
 
     pub fn entries(&self) -> &[ManagedEntry] {
@@ -171,17 +164,18 @@ impl ManagedLayer {
         self.entries.iter().any(|entry| entry.agents.is_some())
     }
 
-    /// Returns the setting that does not allow the mode. `None` if all do.
-    pub fn mode_refusal(&self, id: &ModeId) -> Option<ManagedSetting> {
+    /// Returns the setting that does not allow a mode that this layer and file define. `None` if all do.
+    pub fn mode_refusal(&self, id: &ModeId, definition: (Layer, &str)) -> Option<ManagedExclusion> {
         if id.agent.as_str() == ORCHESTRATOR {
             return None;
         }
-        self.entries.iter().find(|entry| !entry.admits_mode(id)).map(|entry| entry.setting("agents"))
+        let name = id.to_string();
+        self.entries.iter().find_map(|entry| entry.exclusion("agents", entry.agents.as_deref(), &name, definition))
     }
 
-    /// Returns the setting that does not allow the service. `None` if all do.
-    pub fn service_refusal(&self, name: &str) -> Option<ManagedSetting> {
-        self.entries.iter().find(|entry| !entry.admits_service(name)).map(|entry| entry.setting("services"))
+    /// Returns the setting that does not allow a service that this layer and file define. `None` if all do.
+    pub fn service_refusal(&self, name: &str, definition: (Layer, &str)) -> Option<ManagedExclusion> {
+        self.entries.iter().find_map(|entry| entry.exclusion("services", entry.services.as_deref(), name, definition))
     }
 
     /// Returns the prices of each file that limits the cost. A file without such a limit cannot lower the prices of
@@ -215,6 +209,9 @@ impl ManagedLayer {
 mod tests {
     use super::*;
     use crate::ids::{AgentName, ModeSlug};
+
+    /// Where the manifests of Skein itself are.
+    const SHIPPED: (Layer, &str) = (Layer::Builtin, "manifests/shipped.yaml");
 
     fn layer(texts: &[&str]) -> ManagedLayer {
         let file = |(at, text): (usize, &&str)| ManagedFile {
@@ -251,22 +248,45 @@ mod tests {
             ("orchestrator", "auto", true),
         ] {
             let id = ModeId::new(AgentName::new(agent), ModeSlug::new(mode));
-            assert_eq!(layer.mode_refusal(&id).is_none(), allowed, "{id}");
+            assert_eq!(layer.mode_refusal(&id, SHIPPED).is_none(), allowed, "{id}");
         }
     }
 
     #[test]
     fn every_file_must_allow_a_service() {
         let layer = layer(&["services: [developer, 'git*']", "services: ['*'] "]);
-        assert!(layer.service_refusal("developer").is_none() && layer.service_refusal("github").is_none());
-        let setting = layer.service_refusal("memory").unwrap();
-        assert_eq!(setting.to_string(), "the managed setting `services` (managed0.yaml:2)");
+        let refusal = |name: &str| layer.service_refusal(name, SHIPPED);
+        assert!(refusal("developer").is_none() && refusal("github").is_none());
+        let exclusion = refusal("memory").unwrap();
+        assert_eq!(exclusion.to_string(), "the managed setting `services` (managed0.yaml:2) does not list it");
+    }
+
+    #[test]
+    fn a_plain_name_stands_for_what_skein_ships() {
+        let others = [Layer::User, Layer::Project, Layer::Extra, Layer::Editor].map(|layer| (layer, "own.yaml"));
+        let plain = layer(&["services: [memory, '*']", "agents: [coding, '*']"]);
+        let id = ModeId::new(AgentName::new("coding"), ModeSlug::new("backend"));
+        assert!(plain.service_refusal("memory", SHIPPED).is_none() && plain.mode_refusal(&id, SHIPPED).is_none());
+        for definition in others {
+            let exclusion = plain.service_refusal("memory", definition).unwrap();
+            let expected = "the managed setting `services` (managed0.yaml:2) allows it only as Skein defines it, \
+                            not as own.yaml does";
+            assert_eq!(exclusion.to_string(), expected);
+            assert_eq!(plain.mode_refusal(&id, definition).unwrap().setting.key, "agents");
+        }
+        let explicit = layer(&["services: [memory, {name: 'mem*', from: user}]\nagents: [{name: coding, from: user}]"]);
+        for definition in others.into_iter().chain([SHIPPED]) {
+            assert!(explicit.service_refusal("memory", definition).is_none(), "{definition:?}");
+            assert!(explicit.mode_refusal(&id, definition).is_none(), "{definition:?}");
+        }
+        let both = layer(&["services: [{name: memory, from: user}]", "services: [memory]"]);
+        assert!(both.service_refusal("memory", others[0]).is_some(), "each file counts");
     }
 
     #[test]
     fn an_empty_list_allows_nothing() {
-        assert!(layer(&["services: []"]).service_refusal("developer").is_some());
-        assert!(layer(&[""]).service_refusal("developer").is_none());
+        assert!(layer(&["services: []"]).service_refusal("developer", SHIPPED).is_some());
+        assert!(layer(&[""]).service_refusal("developer", SHIPPED).is_none());
     }
 
     #[test]

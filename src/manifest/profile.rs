@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::config::{Profile, ProfileService};
 use super::layers::{ConfigEntry, DisableSource, SelectedProfile, ServiceEntry};
-use super::managed_layer::ManagedSetting;
+use super::managed_exclusion::ManagedExclusion;
 use super::schema::DocumentKind;
 use super::yaml::SourceFile;
 use super::{Layer, Manifests, Requires, Transport};
@@ -159,9 +159,10 @@ impl Manifests {
     }
 
     /// Returns the managed setting that does not allow the service. `None` if all do, and for the orchestrator's own.
-    pub fn service_refusal(&self, entry: &ServiceEntry) -> Option<ManagedSetting> {
+    pub fn service_refusal(&self, entry: &ServiceEntry) -> Option<ManagedExclusion> {
         let is_own = entry.manifest.owner.is_some() && entry.layer == Layer::Builtin;
-        self.managed.service_refusal(entry.manifest.name.as_str()).filter(|_| !is_own)
+        let definition = (entry.layer, entry.source.file.as_str());
+        self.managed.service_refusal(entry.manifest.name.as_str(), definition).filter(|_| !is_own)
     }
 
     /// Marks the services that managed settings do not list, the active profiles leave out or a config disables. Applies

@@ -14,6 +14,8 @@ pub struct StatedBudget {
     pub limits: BudgetLimits,
     /// The setting and its place, for messages.
     pub source: String,
+    /// True if a managed file states them.
+    pub is_managed: bool,
 }
 
 /// The work that limits cover.
@@ -35,7 +37,8 @@ pub(super) fn collect(manifests: &Manifests, active: &ActiveProfiles) -> Vec<Sta
     let mut stated = Vec::new();
     for entry in manifests.managed.entries() {
         let setting = entry.setting("limits").to_string();
-        stated.extend(entry.config.limits.iter().flat_map(|config| of_config(config, |_| setting.clone())));
+        let limits = entry.config.limits.iter().flat_map(|config| of_config(config, |_| setting.clone()));
+        stated.extend(limits.map(|stated| StatedBudget { is_managed: true, ..stated }));
     }
     let layers = [Layer::User, Layer::Project, Layer::Extra];
     for entry in manifests.configs.iter().filter(|entry| layers.contains(&entry.layer)) {
@@ -47,13 +50,14 @@ pub(super) fn collect(manifests: &Manifests, active: &ActiveProfiles) -> Vec<Sta
             scope: BudgetScope::Profile { name: name.clone(), period: budget.per },
             limits: budget.limits(),
             source: format!("`limits` of the profile `{name}`"),
+            is_managed: false,
         }));
     }
     stated
 }
 
 fn of_config(config: &BudgetConfig, source: impl Fn(&str) -> String) -> Vec<StatedBudget> {
-    let stated = |scope, limits, key| StatedBudget { scope, limits, source: source(key) };
+    let stated = |scope, limits, key| StatedBudget { scope, limits, source: source(key), is_managed: false };
     let turn = config.turn.map(|limits| stated(BudgetScope::Turn, limits, "turn"));
     let session = config.session.map(|limits| stated(BudgetScope::Session, limits, "session"));
     let principal =

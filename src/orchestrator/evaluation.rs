@@ -8,6 +8,9 @@ use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::router::{self, Router, THRESHOLD};
 
+/// The number of ranges of confidence in which the calibration error is measured.
+const RANGES: usize = 10;
+
 /// A prompt and its mode; `None` if it belongs to no mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EvaluationCase {
@@ -79,6 +82,8 @@ pub struct RouteEvaluation {
     pub outside: usize,
     pub wrongly_sure: usize,
     pub auroc: Option<f64>,
+    /// The expected calibration error over all cases; a route of a case without a mode is wrong.
+    pub calibration_error: Option<f64>,
     /// Pairs of expected and chosen mode with their counts, the most frequent first.
     pub confusion: Vec<((ModeId, ModeId), usize)>,
     /// The number of right cases of each mode.
@@ -91,6 +96,7 @@ fn measure(router: &Router, cases: &[EvaluationCase], learning: Duration) -> Rou
     let mut measured = RouteEvaluation { modes: router.modes().len(), learning, ..RouteEvaluation::default() };
     let (mut inside, mut outside) = (Vec::new(), Vec::new());
     let mut confusion: BTreeMap<(ModeId, ModeId), usize> = BTreeMap::new();
+    let mut judged = Vec::new();
     let mut spent = Duration::ZERO;
     for case in cases {
         let started = Instant::now();
@@ -98,6 +104,7 @@ fn measure(router: &Router, cases: &[EvaluationCase], learning: Duration) -> Rou
         spent += started.elapsed();
         let Some(best) = ranked.first() else { continue };
         let sure = best.confidence >= THRESHOLD;
+        judged.push((best.confidence, case.mode.as_ref() == Some(&best.mode)));
         let Some(mode) = &case.mode else {
             measured.wrongly_sure += usize::from(sure);
             outside.push(best.confidence);
@@ -116,6 +123,7 @@ fn measure(router: &Router, cases: &[EvaluationCase], learning: Duration) -> Rou
     }
     (measured.within, measured.outside) = (inside.len(), outside.len());
     measured.auroc = auroc(&inside, &outside);
+    measured.calibration_error = calibration_error(&judged);
     measured.confusion = confusion.into_iter().collect();
     measured.confusion.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     measured.each = spent / u32::try_from(cases.len()).unwrap_or(u32::MAX).max(1);
@@ -137,6 +145,18 @@ fn auroc(inside: &[f64], outside: &[f64]) -> Option<f64> {
     Some(inside.iter().map(above).sum::<f64>() / (count(inside.len()) * count(outside.len())))
 }
 
+/// Returns how far the confidence is from the share of right routes, on average: in each of ten equal ranges of
+/// confidence, weighted by the number of routes. `None` without routes.
+fn calibration_error(judged: &[(f64, bool)]) -> Option<f64> {
+    let mut ranges = [0.0_f64; RANGES];
+    for (confidence, right) in judged {
+        let range = (1..RANGES).rev().find(|range| *confidence >= count(*range) / count(RANGES));
+        ranges[range.unwrap_or_default()] += confidence - if *right { 1.0 } else { 0.0 };
+    }
+    let off: f64 = ranges.iter().map(|off| off.abs()).sum();
+    (!judged.is_empty()).then(|| off / count(judged.len()))
+}
+
 fn count(number: usize) -> f64 {
     u32::try_from(number).map_or(f64::MAX, f64::from)
 }
@@ -151,5 +171,18 @@ mod tests {
         assert_eq!(auroc(&[0.1], &[0.9]), Some(0.0));
         assert_eq!(auroc(&[0.5, 0.9], &[0.5, 0.1]), Some(0.875));
         assert_eq!(auroc(&[], &[0.5]), None);
+    }
+
+    #[test]
+    fn calibration_error_compares_confidence_with_what_is_right() {
+        let near = |judged: &[(f64, bool)], expected: f64| {
+            let error = calibration_error(judged).unwrap();
+            assert!((error - expected).abs() < 1e-9, "{error} instead of {expected}");
+        };
+        near(&[(0.5, true), (0.55, false)], 0.025);
+        near(&[(1.0, true), (0.0, false)], 0.0);
+        near(&[(0.9, false), (0.1, true)], 0.9);
+        near(&[(0.8, true), (0.8, true), (0.8, true), (0.8, true), (0.8, false)], 0.0);
+        assert_eq!(calibration_error(&[]), None);
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
-use crate::manifest::{AgentEntry, ManagedSetting};
+use crate::manifest::{AgentEntry, ManagedExclusion, ManagedSetting};
 use crate::router::{RankedMode, Router, THRESHOLD, split};
 use crate::tool::truncate;
 
@@ -141,12 +141,26 @@ fn round_confidence(confidence: f64) -> f64 {
 pub struct UnknownModeError {
     pub problem: String,
     pub help: String,
+    /// Set if a managed setting does not allow the mode.
+    pub refusal: Option<Box<ModeRefusal>>,
+}
+
+/// An agent or mode that a managed setting does not allow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModeRefusal {
+    pub name: String,
+    pub setting: ManagedSetting,
 }
 
 impl UnknownModeError {
-    fn of_setting(name: &str, setting: &ManagedSetting) -> Self {
-        let problem = format!("`{name}` is not allowed here: {setting} does not list it");
-        Self { problem, help: "choose another one".to_owned() }
+    pub(super) fn new(problem: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { problem: problem.into(), help: help.into(), refusal: None }
+    }
+
+    fn of_setting(name: &str, exclusion: &ManagedExclusion) -> Self {
+        let problem = format!("`{name}` is not allowed here: {exclusion}");
+        let refusal = ModeRefusal { name: name.to_owned(), setting: exclusion.setting.clone() };
+        Self { problem, help: "choose another one".to_owned(), refusal: Some(Box::new(refusal)) }
     }
 }
 
@@ -215,7 +229,7 @@ pub(super) fn explicit<'a>(prompt: &'a str, plan: &Plan) -> Result<Option<(ModeI
         (Some(entry), None) => Ok(plan.default_mode(entry).map(|mode| (mode, task))),
         (Some(entry), Some(slug)) => Ok(Some((mode_of(plan, entry, slug)?, task))),
         (None, _) => match (plan.agent_refusal(agent), nearest_mode_error(name, slug.is_some(), plan)) {
-            (Some(setting), _) => Err(UnknownModeError::of_setting(name, &setting)),
+            (Some(exclusion), _) => Err(UnknownModeError::of_setting(name, &exclusion)),
             (None, Some(error)) if slug.is_some() || task.is_empty() => Err(error),
             (None, _) => Ok(None),
         },
@@ -236,18 +250,18 @@ fn mode_of(plan: &Plan, agent: &AgentEntry, slug: &str) -> Result<ModeId, Unknow
         return Ok(ModeId::new(name.clone(), ModeSlug::new(slug)));
     }
     let id = ModeId::new(name.clone(), ModeSlug::new(slug));
-    if let Some(setting) = plan.mode_refusal(&id) {
-        return Err(UnknownModeError::of_setting(&id.to_string(), &setting));
+    if let Some(exclusion) = plan.mode_refusal(&id) {
+        return Err(UnknownModeError::of_setting(&id.to_string(), &exclusion));
     }
     if plan.modes_of(agent).any(|entry| entry.mode.slug.as_str() == slug) {
         let problem = format!("`{name}/{slug}` is an internal mode and cannot be asked for");
-        return Err(UnknownModeError { problem, help: "see `skein agents`".to_owned() });
+        return Err(UnknownModeError::new(problem, "see `skein agents`"));
     }
     let help = match nearest(slug, slugs()) {
         Some(near) => format!("did you mean `@{name}/{near}`?"),
         None => format!("it has: {}", slugs().collect::<Vec<_>>().join(", ")),
     };
-    Err(UnknownModeError { problem: format!("the agent `{name}` has no mode `{slug}`"), help })
+    Err(UnknownModeError::new(format!("the agent `{name}` has no mode `{slug}`"), help))
 }
 
 /// Returns an error if `name` resembles a known name and is probably a typo. `None` for other names, which may be
@@ -263,23 +277,20 @@ fn nearest_mode_error(name: &str, with_mode: bool, plan: &Plan) -> Option<Unknow
         .collect();
     let near = nearest(name, known.iter().map(String::as_str))?;
     let what = if with_mode { "mode" } else { "agent" };
-    Some(UnknownModeError { problem: format!("there is no {what} `{name}`"), help: format!("did you mean `@{near}`?") })
+    Some(UnknownModeError::new(format!("there is no {what} `{name}`"), format!("did you mean `@{near}`?")))
 }
 
 /// Parses a label `agent/mode` of a test case or correction. Fails for unknown and internal modes.
 pub fn parse_mode(text: &str, plan: &Plan) -> Result<ModeId, UnknownModeError> {
-    let (agent, slug) = text.split_once('/').ok_or_else(|| UnknownModeError {
-        problem: format!("`{text}` is not of the form agent/mode"),
-        help: "write it as in `coding/backend`; `skein agents` lists them".to_owned(),
+    let (agent, slug) = text.split_once('/').ok_or_else(|| {
+        let problem = format!("`{text}` is not of the form agent/mode");
+        UnknownModeError::new(problem, "write it as in `coding/backend`; `skein agents` lists them")
     })?;
     match plan.agent(AgentName::new(agent).as_str()) {
         Some(entry) => mode_of(plan, entry, slug),
         None => Err(nearest_mode_error(text, true, plan).unwrap_or_else(|| {
             let names: Vec<_> = plan.agents().map(|agent| agent.manifest.name.as_str()).collect();
-            UnknownModeError {
-                problem: format!("there is no agent `{agent}`"),
-                help: format!("there are: {}", names.join(", ")),
-            }
+            UnknownModeError::new(format!("there is no agent `{agent}`"), format!("there are: {}", names.join(", ")))
         })),
     }
 }

@@ -13,7 +13,7 @@ use crate::agents::{Event, Notifier, ROUTE, StatusUpdate, TurnInput};
 use crate::conversation::{Content, MessagePart, ToolUse};
 use crate::ids::{ModeId, random_id};
 use crate::router::{Router, THRESHOLD, split};
-use crate::session::{PendingTurn, PromptError};
+use crate::session::{PendingTurn, PromptError, Session};
 use crate::tool::{Activity, SessionContext, StepStatus, TodoStep, ToolOutcome, truncate};
 
 /// A prompt with at most this many words is too short to start a new topic.
@@ -177,7 +177,12 @@ impl Orchestrator {
     }
 }
 
-pub(super) fn misdirection_error(error: route::UnknownModeError) -> PromptError {
+/// Returns the error for a prompt that names a mode which it cannot have. The audit log has what a managed setting
+/// refuses.
+pub(super) fn misdirection_error(error: route::UnknownModeError, session: &Session) -> PromptError {
+    if let Some(refusal) = &error.refusal {
+        session.record_managed(&refusal.name, &refusal.setting);
+    }
     PromptError::Misdirected(error.to_string())
 }
 

@@ -49,10 +49,14 @@ pub struct LaunchedSession {
 
 impl SessionLauncher {
     /// Creates a launcher for the project's default mode and model, within the limits of `sessions`. Fails if the mode
-    /// does not exist or is internal.
+    /// does not exist, is internal, or is not allowed. The audit log has the last case.
     pub fn new(sessions: Sessions, project: Project, approval: Option<ApprovalLevel>) -> Result<Self, ModeError> {
         let project = project.with_grant(sessions.grant());
-        let mode = project.mode.select_or_first(project.broker.plan())?;
+        let mode = project.mode.select_or_first(project.broker.plan());
+        if let Some((name, exclusion)) = mode.as_ref().err().and_then(ModeError::exclusion) {
+            sessions.record_managed(name, &exclusion.setting);
+        }
+        let mode = mode?;
         Ok(Self::in_mode(mode, sessions, project, approval))
     }
 

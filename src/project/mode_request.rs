@@ -4,7 +4,7 @@
 
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, ModelRef, nearest};
-use crate::manifest::{AgentEntry, ManagedSetting, Settings};
+use crate::manifest::{AgentEntry, ManagedExclusion, Settings};
 
 /// Returns the mode of new sessions if neither a flag nor a profile names one. With a model, prompts are routed. Without
 /// one, a user calls the tools of a mode by name, so the session needs a mode that has tools.
@@ -40,11 +40,24 @@ pub enum ModeError {
     TwoModes { agent: String, mode: String },
     #[error("`{0}` is an internal mode and cannot be asked for")]
     Internal(ModeId),
-    #[error("`{name}` is not allowed here: {setting} does not list it")]
-    Managed { name: String, setting: ManagedSetting },
+    #[error("`{name}` is not allowed here: {exclusion}")]
+    Managed { name: String, exclusion: Box<ManagedExclusion> },
 }
 
 impl ModeError {
+    /// Returns the agent or mode that managed settings exclude, and why. `None` for other errors.
+    pub fn exclusion(&self) -> Option<(&str, &ManagedExclusion)> {
+        match self {
+            Self::Managed { name, exclusion } => Some((name.as_str(), exclusion.as_ref())),
+            Self::UnknownAgent { .. }
+            | Self::UnknownMode { .. }
+            | Self::UnknownBareMode { .. }
+            | Self::AmbiguousMode { .. }
+            | Self::TwoModes { .. }
+            | Self::Internal(_) => None,
+        }
+    }
+
     /// Returns what the user can do.
     pub fn help(&self) -> &str {
         match self {
@@ -146,8 +159,8 @@ fn split(name: &str) -> (&str, Option<&str>) {
 /// Returns the agent `name`. The error suggests the nearest name.
 pub fn find_agent<'a>(plan: &'a Plan, name: &str) -> Result<&'a AgentEntry, ModeError> {
     plan.agent(name).ok_or_else(|| {
-        if let Some(setting) = plan.agent_refusal(name) {
-            return ModeError::Managed { name: name.to_owned(), setting };
+        if let Some(exclusion) = plan.agent_refusal(name) {
+            return ModeError::Managed { name: name.to_owned(), exclusion: Box::new(exclusion) };
         }
         let names = || plan.agents().map(|agent| agent.manifest.name.as_str());
         let help = match nearest(name, names()) {
@@ -166,8 +179,8 @@ fn find_mode(plan: &Plan, agent: &AgentEntry, mode: Option<&str>) -> Result<Mode
         return Ok(ModeId::new(name.clone(), ModeSlug::new(slug)));
     }
     let id = ModeId::new(name.clone(), ModeSlug::new(slug));
-    if let Some(setting) = plan.mode_refusal(&id) {
-        return Err(ModeError::Managed { name: id.to_string(), setting });
+    if let Some(exclusion) = plan.mode_refusal(&id) {
+        return Err(ModeError::Managed { name: id.to_string(), exclusion: Box::new(exclusion) });
     }
     let slugs = || plan.modes_of(agent).filter(|entry| !entry.mode.internal).map(|entry| entry.mode.slug.as_str());
     let help = match nearest(slug, slugs()) {
@@ -192,6 +205,13 @@ fn find_bare_mode(plan: &Plan, mode: &str) -> Result<ModeId, ModeError> {
                 plan.agents().find(|agent| plan.modes_of(agent).any(|entry| entry.mode.slug.as_str() == mode))
             {
                 return Err(ModeError::Internal(ModeId::new(agent.manifest.name.clone(), ModeSlug::new(mode))));
+            }
+            let of_agent = |agent: &AgentEntry| {
+                let id = ModeId::new(agent.manifest.name.clone(), ModeSlug::new(mode));
+                plan.mode_refusal(&id).map(|exclusion| (id.to_string(), Box::new(exclusion)))
+            };
+            if let Some((name, exclusion)) = plan.manifests().agents.values().find_map(of_agent) {
+                return Err(ModeError::Managed { name, exclusion });
             }
             let near = nearest(mode, all.iter().map(|id| id.mode.as_str()));
             let same = near.and_then(|near| all.iter().find(|id| id.mode.as_str() == near));

@@ -9,22 +9,25 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 
 use super::calibrate::Curve;
+use super::format::{HASH, METHOD, ModelReader, key};
+use super::meaning::{self, Meaning};
 use super::train::Weights;
-use super::vocabulary::{FeatureWeights, Vocabulary};
-use super::{Candidate, Router, VAGUE, sorted};
+use super::vocabulary::Vocabulary;
+use super::{Candidate, Router, builtin, mode_ids};
 
 const MAGIC: &[u8; 4] = b"SKRT";
-/// Must be increased with every change of the method, the word vectors or this format, so that old files are ignored.
-const METHOD: u32 = 2;
-const HASH: usize = 32;
 /// The number of newest models kept. Each project may define different agents.
 const KEPT: usize = 8;
 
 impl Router {
-    /// Returns the router for these candidates. Loads it from `folder`, or trains and saves it there. If saving fails,
-    /// the router still works.
+    /// Returns the router for these candidates. For the built-in ones, it is compiled in. For others, loads it from
+    /// `folder`, or trains and saves it there. If saving fails, the router still works.
     pub fn load_or_learn(folder: &Path, candidates: &[Candidate]) -> Self {
-        let file = folder.join(format!("{}.bin", key(candidates)));
+        let key = key(candidates);
+        if let Some(builtin) = builtin::router(&key, candidates) {
+            return builtin;
+        }
+        let file = folder.join(format!("{}.bin", hex(&key)));
         let known = std::fs::read(&file).ok().and_then(|bytes| decode(&bytes, candidates));
         known.unwrap_or_else(|| {
             let learned = Self::learn(candidates);
@@ -34,28 +37,6 @@ impl Router {
             learned
         })
     }
-}
-
-/// Returns the hash of all training data.
-fn key(candidates: &[Candidate]) -> String {
-    let mut hasher = Sha256::new();
-    hasher.update(METHOD.to_le_bytes());
-    let mut text = |text: &str| {
-        hasher.update((text.len() as u64).to_le_bytes());
-        hasher.update(text);
-    };
-    text(VAGUE);
-    for candidate in sorted(candidates) {
-        text(&candidate.mode.to_string());
-        text(candidate.name.as_deref().unwrap_or_default());
-        text(&candidate.description);
-        text(candidate.when_to_use.as_deref().unwrap_or_default());
-        for list in [&candidate.examples, &candidate.capabilities] {
-            text(&list.len().to_string());
-            list.iter().for_each(|item| text(item));
-        }
-    }
-    hex(&hasher.finalize())
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -95,11 +76,12 @@ fn prune(folder: &Path) -> std::io::Result<()> {
 fn encode(router: &Router) -> Vec<u8> {
     let mut bytes = Vec::from(*MAGIC);
     bytes.extend(METHOD.to_le_bytes());
-    let Vocabulary { words, letters } = &router.vocabulary;
+    let Vocabulary { meaning, words, letters } = &*router.vocabulary;
     for count in [router.modes.len(), words.len(), letters.len()] {
         bytes.extend((count as u64).to_le_bytes());
     }
     bytes.extend(router.curve.0.iter().flat_map(|value| value.to_le_bytes()));
+    bytes.extend(meaning.centre.iter().flat_map(|value| value.to_le_bytes()));
     for known in [words, letters] {
         for (hash, weight) in known {
             bytes.extend(hash.to_le_bytes());
@@ -117,54 +99,22 @@ fn decode(bytes: &[u8], candidates: &[Candidate]) -> Option<Router> {
     if Sha256::digest(content).as_slice() != hash {
         return None;
     }
-    let mut reader = CacheReader(content);
+    let mut reader = ModelReader(content);
     if reader.take(4)? != MAGIC || reader.take(4)? != METHOD.to_le_bytes() {
         return None;
     }
-    let modes: Vec<_> = sorted(candidates).iter().map(|candidate| candidate.mode.clone()).collect();
+    let modes = mode_ids(candidates);
     let [count, words, letters] = [reader.count()?, reader.count()?, reader.count()?];
     let curve = Curve([reader.float()?, reader.float()?, reader.float()?]);
-    let vocabulary = Vocabulary { words: reader.feature_weights(words)?, letters: reader.feature_weights(letters)? };
+    let meaning = Meaning { centre: reader.floats(meaning::centre_size())? };
+    let (words, letters) = (reader.feature_weights(words)?, reader.feature_weights(letters)?);
+    let vocabulary = Vocabulary { meaning, words, letters };
     if count != modes.len() {
         return None;
     }
     let columns = count.checked_add(1)?;
-    let size = vocabulary.size().checked_mul(columns)?.checked_mul(4)?;
-    let rows: Vec<f32> = reader.take(size)?.chunks_exact(4).filter_map(small).collect();
-    reader.0.is_empty().then(|| Router {
-        weights: Weights { modes: columns, rows },
-        modes,
-        vocabulary,
-        curve,
-        corrected: Vec::new(),
-    })
-}
-
-struct CacheReader<'a>(&'a [u8]);
-
-impl<'a> CacheReader<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn count(&mut self) -> Option<usize> {
-        usize::try_from(u64::from_le_bytes(self.take(8)?.try_into().ok()?)).ok()
-    }
-
-    fn float(&mut self) -> Option<f64> {
-        Some(f64::from_le_bytes(self.take(8)?.try_into().ok()?))
-    }
-
-    fn feature_weights(&mut self, count: usize) -> Option<FeatureWeights> {
-        let entry = |bytes: &[u8]| Some((u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?), small(&bytes[8..])?));
-        self.take(count.checked_mul(12)?)?.chunks_exact(12).map(entry).collect()
-    }
-}
-
-fn small(bytes: &[u8]) -> Option<f32> {
-    Some(f32::from_le_bytes(bytes.try_into().ok()?))
+    let rows = reader.floats(vocabulary.size().checked_mul(columns)?)?;
+    reader.0.is_empty().then(|| Router::new(modes, vocabulary, Weights { modes: columns, rows }, curve))
 }
 
 #[cfg(test)]

@@ -45,10 +45,13 @@ impl Weights {
         scores
     }
 
-    fn add(&mut self, features: &[(u32, f32)], mode: usize, step: f32) {
+    /// Adds the features to some modes, each with its step.
+    fn add(&mut self, features: &[(u32, f32)], steps: &[(usize, f32)]) {
         for (feature, value) in features {
-            if let Some(weight) = self.rows.get_mut(*feature as usize * self.modes + mode) {
-                *weight += step * value;
+            let start = *feature as usize * self.modes;
+            let Some(row) = self.rows.get_mut(start..start + self.modes) else { continue };
+            for (mode, step) in steps {
+                row[*mode] += step * value;
             }
         }
     }
@@ -107,14 +110,16 @@ fn step(example: &Example, weights: &mut Weights, pulls: &mut [f32]) -> f32 {
         *loss -= size * pull;
     }
     let level = level(&loss, own, size * cost);
+    let mut steps = Vec::new();
     for (mode, loss) in loss.iter().enumerate() {
         let pull = room(mode).min((level - loss) / size);
         let change = pull - pulls[mode];
         if change.abs() > 1e-7 {
             pulls[mode] = pull;
-            weights.add(&example.features, mode, change);
+            steps.push((mode, change));
         }
     }
+    weights.add(&example.features, &steps);
     off
 }
 

@@ -4,18 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::features::{self, Counts};
-use super::words::WordVectors;
+use super::meaning::{self, Meaning};
 
-/// The length of each part, tuned on public sets of requests (docs/routing.md).
-const MEANING: f32 = 1.3;
+/// The length of each part, tuned on public sets of requests (docs/routing.md). `meaning` has its own.
 const WORDS: f32 = 1.0;
 const LETTERS: f32 = 1.3;
 
 /// The hash and the weight of each feature, sorted by hash.
 pub(super) type FeatureWeights = Vec<(u64, f32)>;
 
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Vocabulary {
+    pub(super) meaning: Meaning,
     pub(super) words: FeatureWeights,
     pub(super) letters: FeatureWeights,
 }
@@ -24,6 +24,7 @@ impl Vocabulary {
     /// Learns the weights from texts and the mode of each.
     pub(super) fn learn(texts: &[(Counts, usize)], modes: usize) -> Self {
         Self {
+            meaning: Meaning::learn(texts.iter().map(|(counts, _)| counts.plain.as_slice())),
             words: weigh_features(texts, modes, |counts| &counts.words),
             letters: weigh_features(texts, modes, |counts| &counts.letters),
         }
@@ -31,15 +32,14 @@ impl Vocabulary {
 
     /// Returns the number of features, including those of meaning, which come first.
     pub(super) fn size(&self) -> usize {
-        WordVectors::builtin().dims() + self.words.len() + self.letters.len()
+        meaning::size() + self.words.len() + self.letters.len()
     }
 
     /// Converts a text to (feature, value) pairs, sorted by feature.
     pub(super) fn vector(&self, counts: &Counts) -> Vec<(u32, f32)> {
-        let words = WordVectors::builtin();
-        let meaning = words.mean(&counts.plain).into_iter().zip(0..);
-        let mut vector: Vec<_> = meaning.map(|(value, feature)| (feature, value * MEANING)).collect();
-        let base = words.dims();
+        let meaning = self.meaning.vector(&counts.plain).into_iter().zip(0..);
+        let mut vector: Vec<_> = meaning.map(|(value, feature)| (feature, value)).collect();
+        let base = meaning::size();
         part(&self.words, &counts.words, base, WORDS, &mut vector);
         part(&self.letters, &counts.letters, base + self.words.len(), LETTERS, &mut vector);
         vector
@@ -48,7 +48,7 @@ impl Vocabulary {
     /// Returns the features of a single word.
     pub(super) fn word_features(&self, word: &str) -> Vec<u32> {
         let counts = features::count(word);
-        let base = WordVectors::builtin().dims();
+        let base = meaning::size();
         let find =
             |known: &FeatureWeights, feature: &u64, base: usize| index(known, *feature).map(|at| number(base + at));
         let words = counts.words.keys().filter_map(|feature| find(&self.words, feature, base));

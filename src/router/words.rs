@@ -30,17 +30,11 @@ impl WordVectors {
         self.dims
     }
 
-    /// Returns the mean of the vectors of all pieces, scaled to length one; all zero if no piece is known.
-    pub(super) fn mean(&self, words: &[String]) -> Vec<f32> {
+    /// Returns the sum of the vectors of a word's pieces; all zero if a piece is unknown.
+    pub(super) fn vector(&self, word: &str) -> Vec<f32> {
         let mut sum = vec![0.0; self.dims];
-        for word in words {
-            for row in self.pieces(word) {
-                self.add(row, &mut sum);
-            }
-        }
-        let length = sum.iter().map(|value| value * value).sum::<f32>().sqrt();
-        if length > 0.0 {
-            sum.iter_mut().for_each(|value| *value /= length);
+        for row in self.pieces(word) {
+            self.add(row, &mut sum);
         }
         sum
     }
@@ -98,8 +92,10 @@ mod tests {
 
     fn likeness(first: &str, second: &str) -> f32 {
         let words = WordVectors::builtin();
-        let mean = |text: &str| words.mean(&[text.to_owned()]);
-        mean(first).iter().zip(mean(second)).map(|(a, b)| a * b).sum()
+        let product = |first: &str, second: &str| -> f32 {
+            words.vector(first).iter().zip(words.vector(second)).map(|(a, b)| a * b).sum()
+        };
+        product(first, second) / (product(first, first) * product(second, second)).sqrt()
     }
 
     #[test]
@@ -120,11 +116,8 @@ mod tests {
 
     #[test]
     fn a_word_of_no_known_piece_has_no_meaning() {
-        assert!(
-            WordVectors::builtin()
-                .mean(&["\u{4f60}\u{597d}".to_owned(), String::new()])
-                .iter()
-                .all(|value| *value == 0.0)
-        );
+        for word in ["\u{4f60}\u{597d}", ""] {
+            assert!(WordVectors::builtin().vector(word).iter().all(|value| *value == 0.0));
+        }
     }
 }

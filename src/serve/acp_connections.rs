@@ -61,15 +61,48 @@ struct ClientActivity {
 /// The messages of one stream that the client has not fetched yet.
 #[derive(Default)]
 pub(super) struct EventQueue {
-    waiting: Mutex<VecDeque<OutgoingMessage>>,
+    waiting: Mutex<WaitingMessages>,
     arrived: Notify,
     /// Ends the reader before, when the client opens the stream again.
     reader: Mutex<CancellationToken>,
 }
 
+/// Messages in order, with their size.
+#[derive(Default)]
+struct WaitingMessages {
+    messages: VecDeque<OutgoingMessage>,
+    bytes: usize,
+    /// When the client last took a message, or the first of these arrived.
+    progress: Option<Instant>,
+}
+
+impl WaitingMessages {
+    fn add(&mut self, message: OutgoingMessage) {
+        if self.messages.is_empty() {
+            self.progress = Some(Instant::now());
+        }
+        self.bytes += message.text.len();
+        self.messages.push_back(message);
+    }
+
+    fn take(&mut self) -> Option<OutgoingMessage> {
+        let message = self.messages.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(message.text.len());
+        self.progress = Some(Instant::now());
+        Some(message)
+    }
+
+    /// Returns the bytes, if the client has taken nothing for `time`.
+    fn unread(&self, time: Duration) -> usize {
+        let is_unread = self.progress.is_some_and(|progress| progress.elapsed() >= time);
+        if is_unread { self.bytes } else { 0 }
+    }
+}
+
 /// An open event stream of a client.
 pub(super) struct EventReader {
     client: Arc<AcpHttpClient>,
+    stream: MessageStream,
     queue: Arc<EventQueue>,
     replaced: CancellationToken,
 }
@@ -163,12 +196,12 @@ impl AcpHttpClient {
 
     /// Opens a stream. A stream that the client has open already ends.
     pub(super) fn subscribe(self: &Arc<Self>, stream: MessageStream) -> EventReader {
-        let queue = self.queue(stream);
+        let queue = self.queue(stream.clone());
         let replaced = CancellationToken::new();
         let before = std::mem::replace(&mut *lock(&queue.reader), replaced.clone());
         before.cancel();
         lock(&self.activity).streams += 1;
-        EventReader { client: Arc::clone(self), queue, replaced }
+        EventReader { client: Arc::clone(self), stream, queue, replaced }
     }
 
     /// Ends the connection.
@@ -181,7 +214,7 @@ impl AcpHttpClient {
     async fn watch(&self, finished: &CancellationToken, stop: &CancellationToken) {
         tokio::select! {
             () = finished.cancelled() => {}
-            () = self.sent.stall() => {
+            () = self.sent.stall_of_streams(|time| self.unread(time)) => {
                 tracing::info!(connection = %self.id, "the client does not read; its connection ends");
             }
             () = self.token.ended.cancelled() => {}
@@ -204,7 +237,7 @@ impl AcpHttpClient {
             for message in messages {
                 let Some(message) = self.take_initialize_answer(message) else { continue };
                 let queue = self.queue(self.routes.stream_of(&message));
-                lock(&queue.waiting).push_back(message);
+                lock(&queue.waiting).add(message);
                 queue.arrived.notify_one();
             }
         }
@@ -228,6 +261,20 @@ impl AcpHttpClient {
         Arc::clone(lock(&self.streams).entry(stream).or_default())
     }
 
+    /// Returns the bytes of the streams from which the client has taken nothing for `time`.
+    fn unread(&self, time: Duration) -> usize {
+        lock(&self.streams).values().map(|queue| lock(&queue.waiting).unread(time)).sum()
+    }
+
+    /// Forgets a stream that has no message and no other reader: its name is any text that the client sends.
+    fn forget_empty(&self, stream: &MessageStream, queue: &Arc<EventQueue>) {
+        let mut streams = lock(&self.streams);
+        // The map and the reader that ends have it. A message on its way would have it, too.
+        if Arc::strong_count(queue) == 2 && lock(&queue.waiting).messages.is_empty() {
+            streams.remove(stream);
+        }
+    }
+
     fn touch(&self) {
         lock(&self.activity).last = Instant::now();
     }
@@ -245,7 +292,7 @@ impl EventReader {
             if self.replaced.is_cancelled() {
                 return None;
             }
-            let message = lock(&self.queue.waiting).pop_front();
+            let message = lock(&self.queue.waiting).take();
             if let Some(message) = message {
                 self.client.sent.add(&message);
                 return Some(message.text);
@@ -255,7 +302,7 @@ impl EventReader {
                 () = self.replaced.cancelled() => return None,
                 () = self.queue.arrived.notified() => {}
                 () = self.client.ended.cancelled() => {
-                    if lock(&self.queue.waiting).is_empty() {
+                    if lock(&self.queue.waiting).messages.is_empty() {
                         return None;
                     }
                 }
@@ -266,6 +313,7 @@ impl EventReader {
 
 impl Drop for EventReader {
     fn drop(&mut self) {
+        self.client.forget_empty(&self.stream, &self.queue);
         let mut activity = lock(&self.client.activity);
         activity.streams -= 1;
         activity.last = Instant::now();

@@ -20,7 +20,7 @@ use crate::acp::{self, ClientOutput, OutgoingMessage, OutputMeter};
 /// Messages up to this size are read whole, so that the client gets a close code instead of a broken connection.
 const MAX_READ: usize = MAX_BODY + (4 << 20);
 /// Buffers of the transport. A client rarely sends much, and messages to it are flushed in batches.
-const READ_BUFFER: usize = 8 << 10;
+const READ_BUFFER: usize = 4 << 10;
 const WRITE_BUFFER: usize = 16 << 10;
 /// Messages are flushed and counted as sent in portions of about this size in bytes.
 const PORTION: usize = 64 << 10;
@@ -181,7 +181,7 @@ async fn write(sink: &mut SplitSink<WebSocket, Message>, output: &mut ClientOutp
             }
         };
         let Some(messages) = messages else { return };
-        if send_batch(sink, &messages, &sent).await.is_err() {
+        if send_batch(sink, messages, &sent).await.is_err() {
             return;
         }
     }
@@ -191,20 +191,33 @@ async fn write(sink: &mut SplitSink<WebSocket, Message>, output: &mut ClientOutp
 /// a large batch slowly does not look like one that reads nothing.
 async fn send_batch(
     sink: &mut SplitSink<WebSocket, Message>,
-    messages: &[OutgoingMessage],
+    messages: Vec<OutgoingMessage>,
     sent: &OutputMeter,
 ) -> Result<(), axum::Error> {
     let mut size = 0;
-    let mut uncounted = 0;
-    for (index, message) in messages.iter().enumerate() {
-        sink.feed(Message::Text(message.text.as_str().into())).await?;
-        size += message.text.len();
-        if size >= PORTION || index + 1 == messages.len() {
-            sink.flush().await?;
-            messages[uncounted..=index].iter().for_each(|message| sent.add(message));
-            uncounted = index + 1;
+    let mut uncounted = Vec::with_capacity(messages.len());
+    for mut message in messages {
+        let text = std::mem::take(&mut message.text);
+        size += text.len();
+        sink.feed(Message::Text(text.into())).await?;
+        uncounted.push(message);
+        if size >= PORTION {
+            flush(sink, &mut uncounted, sent).await?;
             size = 0;
         }
+    }
+    flush(sink, &mut uncounted, sent).await
+}
+
+/// Passes on what the transport has, and counts it as sent.
+async fn flush(
+    sink: &mut SplitSink<WebSocket, Message>,
+    uncounted: &mut Vec<OutgoingMessage>,
+    sent: &OutputMeter,
+) -> Result<(), axum::Error> {
+    if !uncounted.is_empty() {
+        sink.flush().await?;
+        uncounted.drain(..).for_each(|message| sent.add(&message));
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use super::authenticator::ActiveToken;
 use super::checks::Refusal;
 use crate::graph::Plan;
 use crate::ids::{ModeId, rest_name};
-use crate::manifest::{AgentEntry, ModeEntry};
+use crate::manifest::{AgentEntry, ManagedExclusion, ModeEntry};
 use crate::principal::SessionGrant;
 use crate::project::{Project, ProjectError};
 
@@ -65,6 +65,19 @@ pub(super) struct RestAgent {
 /// Returns the agent with this name. `None` if there is none, or the plan is limited to others.
 pub(super) fn find(plan: &Plan, name: &str) -> Option<RestAgent> {
     agents(plan).into_iter().find(|agent| agent.name == name)
+}
+
+/// Returns the mode of this name that managed settings exclude, and why. `None` if none is excluded.
+pub(super) fn find_excluded(plan: &Plan, name: &str) -> Option<(ModeId, ManagedExclusion)> {
+    let of_agent = |agent: &AgentEntry| {
+        let agent_name = rest_name(agent.manifest.name.as_str());
+        let default = agent.default_mode().filter(|_| name == agent_name);
+        let mut ids = agent.modes.iter().map(|mode| ModeId::new(agent.manifest.name.clone(), mode.mode.slug.clone()));
+        let named = ids.find(|id| name == format!("{agent_name}-{}", rest_name(id.mode.as_str())));
+        let id = named.or(default)?;
+        plan.mode_refusal(&id).map(|exclusion| (id, exclusion))
+    };
+    plan.manifests().agents.values().find_map(of_agent)
 }
 
 /// Returns each agent, in the order of their names. Of two agents with one name, only the first has it.

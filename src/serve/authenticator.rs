@@ -81,23 +81,32 @@ impl Authenticator {
         self.oidc.as_ref().map(OidcVerifier::issuer)
     }
 
-    /// Returns the token of a request. `None` if it has none, or one that is unknown, expired, revoked or without a
-    /// principal. Fails if the store or the keys of the issuer cannot be read.
+    /// Returns the token of a request for the address `resource`. `None` if it has none, or one that is unknown,
+    /// expired, revoked or without a principal. Fails if the store or the keys of the issuer cannot be read.
     pub(super) async fn authenticate(
         &self,
         headers: &HeaderMap,
+        resource: Option<&str>,
     ) -> Result<Option<Arc<ActiveToken>>, AuthenticationError> {
         match bearer_token(headers) {
-            Some(secret) => self.verify(secret).await,
+            Some(secret) => self.verify_for(secret, resource).await,
             None => Ok(None),
         }
     }
 
-    /// Returns the token or the JWT with this text, as [`Self::authenticate`] does.
+    /// Returns the token or the JWT with this text for the whole server, as [`Self::authenticate`] does.
     pub(super) async fn verify(&self, secret: &str) -> Result<Option<Arc<ActiveToken>>, AuthenticationError> {
+        self.verify_for(secret, None).await
+    }
+
+    async fn verify_for(
+        &self,
+        secret: &str,
+        resource: Option<&str>,
+    ) -> Result<Option<Arc<ActiveToken>>, AuthenticationError> {
         match &self.oidc {
             Some(oidc) if secret.matches('.').count() == JWT_DOTS => {
-                let verified = oidc.verify(secret, Timestamp::now(), Instant::now()).await;
+                let verified = oidc.verify_for(secret, resource, Timestamp::now(), Instant::now()).await;
                 match verified {
                     Ok(token) => Ok(Some(self.activate(&token, token.expires))),
                     Err(OidcError::Refused(reason)) => {

@@ -25,7 +25,7 @@ pub(super) const MAX_BODY: usize = 16 << 20;
 /// How long the rest of a body that is too large is read.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 /// Paths that need no token. `/` leads to the console.
-const PUBLIC_PATHS: [&str; 5] = ["/", "/healthz", "/readyz", "/.well-known/agent-card.json", protected_resource::PATH];
+const PUBLIC_PATHS: [&str; 4] = ["/", "/healthz", "/readyz", "/.well-known/agent-card.json"];
 /// The path of the console, which checks the cookie of its login instead of a token.
 const CONSOLE: &str = "/console";
 /// The answer to every request without a valid token, for any reason.
@@ -150,10 +150,12 @@ fn check_source(state: &ServerState, request: &Request) -> Result<(), Refusal> {
 async fn admit(state: &ServerState, request: &mut Request) -> Result<Option<String>, Refusal> {
     check_source(state, request)?;
     let path = request.uri().path();
-    if PUBLIC_PATHS.contains(&path) || path == CONSOLE || path.starts_with("/console/") {
+    let is_console = path == CONSOLE || path.starts_with("/console/");
+    if PUBLIC_PATHS.contains(&path) || is_console || protected_resource::is_document(path) {
         return Ok(None);
     }
-    let token = state.authenticator.authenticate(request.headers()).await.map_err(|error| {
+    let resource = protected_resource::resource_url(state, request);
+    let token = state.authenticator.authenticate(request.headers(), resource.as_deref()).await.map_err(|error| {
         tracing::error!(%error, "tokens cannot be verified");
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.text()).retry_after(5)
     })?;

@@ -10,6 +10,7 @@ mod elicitation_form;
 mod evaluation_page;
 mod event_stream;
 mod feeds;
+mod field_schema;
 mod findings;
 mod form;
 mod graph_page;
@@ -19,6 +20,7 @@ mod layout;
 mod login_page;
 mod logins;
 mod manifest_form;
+mod manifest_form_markup;
 mod manifests_page;
 mod metric_history;
 mod open_session;
@@ -26,6 +28,7 @@ mod remote_changes;
 mod requests;
 mod routing_page;
 mod rules_page;
+mod schema_field;
 mod service_page;
 mod session_actions;
 mod session_list;
@@ -102,16 +105,17 @@ pub(super) fn routes(state: &Arc<ServerState>) -> Router<Arc<ServerState>> {
         .route("/console/routing/evaluation", get(evaluation_page::show).post(evaluation_page::run))
         .route("/console/manifests", get(manifests_page::list))
         .route("/console/manifests/edit", get(manifests_page::edit))
-        .route("/console/manifests/preview", post(manifests_page::preview))
-        .route("/console/manifests/form", post(manifests_page::fill_in))
-        .route("/console/manifests/save", post(manifests_page::save))
+        // A login leads back to the page of a form, which a browser reads with GET.
+        .route("/console/manifests/preview", get(manifests_page::edit).post(manifests_page::preview))
+        .route("/console/manifests/form", get(manifests_page::edit).post(manifests_page::fill_in))
+        .route("/console/manifests/save", get(manifests_page::edit).post(manifests_page::save))
         .route("/console/rules", get(rules_page::show))
         .route("/console/apps", get(apps_page::list))
         .route("/console/apps/{name}", get(apps_page::show))
         .route("/console/apps/{name}/page", get(apps_page::frame))
         .route("/console/health", get(health_page::show))
         .route_layer(middleware::from_fn_with_state(Arc::clone(state), guard));
-    let answers = answer_routes(state).layer(middleware::from_fn_with_state(Arc::clone(state), peers::ask_others));
+    let answers = answer_routes(state).layer(middleware::from_fn_with_state(Arc::clone(state), ask_other_replicas));
     Router::new()
         .route("/console/login", get(login_page::show).post(login_page::log_in))
         .route("/console/login/code", post(login_page::exchange))
@@ -133,6 +137,20 @@ fn answer_routes(state: &Arc<ServerState>) -> Router<Arc<ServerState>> {
     Router::new()
         .route("/console/approvals/{number}", post(approvals_page::answer))
         .route_layer(middleware::from_fn_with_state(Arc::clone(state), guard))
+}
+
+/// Asks other replicas about an open request, but only for a login: a body is read only then.
+async fn ask_other_replicas(State(state): State<Arc<ServerState>>, request: Request, next: Next) -> Response {
+    let cookie = cookie_of(request.headers()).map(str::to_owned);
+    let login = match cookie {
+        Some(cookie) => find_login(&state, &cookie, LoginUse::Passive).await,
+        None => None,
+    };
+    match login {
+        Some(_) => peers::ask_others(State(state), request, next).await,
+        // The guard refuses it.
+        None => next.run(request).await,
+    }
 }
 
 /// Ends logins that were unused for too long, until `stop` is cancelled.
@@ -228,13 +246,25 @@ async fn check_form(login: &Login, request: Request) -> Result<Request, Response
     Ok(request)
 }
 
-/// Answers a request without a login: leads a person to the login page and back, and answers a script with 401.
+/// Answers a request without a login: leads a person to the login page and back, and answers a script with 401. From a
+/// form it leads back to the page of the form, where the browser has what was typed.
 fn lead_to_login(request: &Request) -> Response {
-    if request.method() != Method::GET || request.headers().contains_key(SCRIPT) {
+    let is_page = request.method() == Method::GET;
+    if request.headers().contains_key(SCRIPT) || !(is_page || is_same_origin(request.headers())) {
         return ConsoleProblem::new(StatusCode::UNAUTHORIZED, "You are no longer logged in.").into_response();
     }
-    let next = request.uri().path_and_query().map_or(HOME, |path| path.as_str());
-    login_page::see_other(&format!("/console/login?{}", form::query(&[("next", next)])))
+    let next = match is_page {
+        true => request.uri().path_and_query().map(|path| path.as_str().to_owned()),
+        false => page_of_form(request.headers()),
+    };
+    let next = next.unwrap_or_else(|| HOME.to_owned());
+    login_page::see_other(&format!("/console/login?{}", form::query(&[("next", &next)])))
+}
+
+/// Returns the path of the page that a form was sent from. The login page accepts only paths of the console.
+fn page_of_form(headers: &HeaderMap) -> Option<String> {
+    let page = url::Url::parse(headers.get(header::REFERER)?.to_str().ok()?).ok()?;
+    Some(page[url::Position::BeforePath..url::Position::AfterQuery].to_owned())
 }
 
 /// Returns whether a page of this server sent the request. Browsers send this header, and scripts cannot set it.

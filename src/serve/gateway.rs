@@ -26,6 +26,8 @@ const CLAIM_TIME: Duration = Duration::from_secs(10);
 /// How long after its expiry an owner that cannot be reached is waited for.
 const OWNER_PATIENCE: Duration = Duration::from_secs(1);
 const ATTEMPT_DELAY: Duration = Duration::from_millis(300);
+/// The status of a request with a wrong secret.
+const UNAUTHORIZED: u16 = 401;
 
 /// The bearer token of a client, for the connections that a replica makes in its name.
 pub(super) struct ClientSecret(pub(super) String);
@@ -96,9 +98,17 @@ impl ClientGateway {
 
     /// Passes on a message of the client. Returns false if the connection has ended.
     pub(super) async fn send(&self, text: String) -> bool {
-        let Some(parts) = &self.state.parts.replica else { return self.input.send(text).await };
+        match &self.state.parts.replica {
+            // Boxed, because each connection would keep room for the large future of a connection to another replica.
+            Some(parts) => Box::pin(self.send_to_owner(&parts.replica, text)).await,
+            None => self.input.send(text).await,
+        }
+    }
+
+    /// Passes on a message to the replica that owns its session.
+    async fn send_to_owner(&self, replica: &Replica, text: String) -> bool {
         let mut links = self.links.lock().await;
-        let route = lock(&self.forwards).route(&text);
+        let route = lock(&self.forwards).destination(&text);
         match route {
             ClientRoute::Here => self.input.send(text).await,
             ClientRoute::Elsewhere(link, text) => {
@@ -112,7 +122,7 @@ impl ClientGateway {
                 }
                 true
             }
-            ClientRoute::Owner(session) => match self.find_owner(&parts.replica, &session, &mut links).await {
+            ClientRoute::Owner(session) => match self.find_owner(replica, &session, &mut links).await {
                 Some((link, tx)) => {
                     lock(&self.forwards).forward(link, &session, &text);
                     if tx.send(text).await.is_err() {
@@ -161,6 +171,14 @@ impl ClientGateway {
                     return None;
                 }
             };
+            // A place that this process had earlier, and that has not expired yet. A connection to it would end here again.
+            if replica.admits(&peer.secret) {
+                if Instant::now() >= until || self.input.is_closed() {
+                    return None;
+                }
+                tokio::time::sleep(ATTEMPT_DELAY).await;
+                continue;
+            }
             if let Some(known) = links.get(&peer.id).filter(|known| !known.tx.is_closed()) {
                 return Some((known.id, known.tx.clone()));
             }
@@ -176,7 +194,15 @@ impl ClientGateway {
                 // It may have ended. Then its sessions are free after its expiry.
                 Err(error) => {
                     tracing::warn!(%error, replica = %peer.id, %address, "the owner of a session cannot be reached");
-                    let is_refused = matches!(error, WebSocketError::Status(_) | WebSocketError::BadToken);
+                    // 401: another process has its address now, with another secret.
+                    let is_refused = match error {
+                        WebSocketError::Status(status) => status != UNAUTHORIZED,
+                        WebSocketError::BadToken => true,
+                        WebSocketError::Unreachable(_)
+                        | WebSocketError::TimeOut
+                        | WebSocketError::Tls(_)
+                        | WebSocketError::Handshake(_) => false,
+                    };
                     if is_refused || Instant::now() >= until || self.input.is_closed() {
                         return None;
                     }
@@ -267,7 +293,7 @@ impl LinkTask {
 }
 
 /// Waits until another replica has expired. A paused process keeps its connections open.
-async fn wait_until_gone(replica: Replica, peer: ReplicaId) {
+pub(super) async fn wait_until_gone(replica: Replica, peer: ReplicaId) {
     loop {
         tokio::time::sleep(replica.expiry() / 3).await;
         // Without an answer of the store, only the connection shows it.

@@ -105,19 +105,21 @@ struct HttpConnection {
 impl HttpConnection {
     async fn serve(self, mut stream: TcpStream, tls: Option<TlsSettings>) {
         let Some(tls) = tls else {
+            // All futures are boxed here, because each connection would keep room for the largest of them.
             return match timeout(HEAD_TIMEOUT, begins_with_preface(&stream)).await {
-                Ok(Ok(true)) => self.serve_http2(stream).await,
-                Ok(Ok(false)) => self.serve_http1(stream).await,
+                Ok(Ok(true)) => Box::pin(self.serve_http2(stream)).await,
+                Ok(Ok(false)) => Box::pin(self.serve_http1(stream)).await,
                 Ok(Err(_)) => {}
                 Err(_) => close_late(&mut stream).await,
             };
         };
         // A failed handshake is the client's concern: it sees the reason.
-        let Ok(Ok(stream)) = timeout(HEAD_TIMEOUT, tls.acceptor().accept(stream)).await else { return };
+        let handshake = Box::pin(tls.acceptor().accept(stream));
+        let Ok(Ok(stream)) = timeout(HEAD_TIMEOUT, handshake).await else { return };
         if stream.get_ref().1.alpn_protocol() == Some(HTTP2) {
-            self.serve_http2(stream).await;
+            Box::pin(self.serve_http2(stream)).await;
         } else {
-            self.serve_http1(stream).await;
+            Box::pin(self.serve_http1(stream)).await;
         }
     }
 

@@ -23,6 +23,7 @@ use super::ServerState;
 use super::agents::project;
 use super::authenticator::ActiveToken;
 use super::checks::{Refusal, read_body};
+use super::runs;
 use crate::adapter::export::{BindingServer, BindingSource, SESSION_SERVICES, ToolNaming, about_mode, about_service};
 use crate::adapter::http_endpoint::{HttpEndpoint, asks_for_work};
 use crate::adapter::suspension_slots::SuspensionSlots;
@@ -178,6 +179,7 @@ async fn find_or_open(
     if let Some(before) = before.as_ref().filter(|before| before.plan.is_same(&plan)) {
         return Ok(Arc::clone(before));
     }
+    record_exclusion(state, token, &key.name, &plan).await;
     let source = source(state, &token.grant, &key.name, current).await?;
     let cell = state.mcp.cell(key, &plan);
     let opened = cell.get_or_try_init(|| async move {
@@ -187,6 +189,24 @@ async fn find_or_open(
         Ok::<_, Refusal>(endpoint)
     });
     opened.await.cloned()
+}
+
+/// Records in the audit log that managed settings exclude what a client wants to reach.
+async fn record_exclusion(state: &ServerState, token: &ActiveToken, name: &EndpointName, plan: &Plan) {
+    let exclusion = match name {
+        EndpointName::Agents => None,
+        EndpointName::Mode(mode) => plan.mode_refusal(mode).map(|exclusion| (mode.to_string(), exclusion)),
+        EndpointName::Service(service) => {
+            let entry = plan.service(service);
+            let exclusion = entry.and_then(|entry| plan.manifests().service_refusal(entry));
+            exclusion.map(|exclusion| (service.clone(), exclusion))
+        }
+    };
+    let Some((subject, exclusion)) = exclusion else { return };
+    match runs::sessions(&state.acp_server(token)).await {
+        Ok(sessions) => sessions.record_managed(&subject, &exclusion.setting),
+        Err(error) => tracing::error!(%error, subject, "a refusal is not in the audit log"),
+    }
 }
 
 /// Loads what an endpoint serves. Fails if the token does not reach it.

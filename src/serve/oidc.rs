@@ -32,7 +32,7 @@ const MAX_KEY_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct OidcSettings {
     /// The URL of the issuer, exactly as its JWTs name it.
     pub issuer: String,
-    /// The audience that its JWTs must have.
+    /// The audience that its JWTs must have. If it is the address of the server, the requested address also counts.
     pub audience: String,
     /// The first match counts.
     pub principals: Vec<PrincipalMapping>,
@@ -105,15 +105,36 @@ impl OidcVerifier {
         self.fetch(now).await
     }
 
-    /// Returns the grant of a JWT at this time; `at` is the same moment on the clock that never jumps. Fails if the JWT
-    /// is not accepted.
+    /// Returns the grant of a JWT for the whole server at this time; `at` is the same moment on the clock that never
+    /// jumps. Fails if the JWT is not accepted.
     pub async fn verify(&self, text: &str, now: Timestamp, at: Instant) -> Result<TokenGrant, OidcError> {
+        self.verify_for(text, None, now, at).await
+    }
+
+    /// Returns the grant of a JWT for a request of the address `resource`, as [`Self::verify`] does. Issuers that know
+    /// RFC 8707 make this address the audience, because the client names it.
+    pub async fn verify_for(
+        &self,
+        text: &str,
+        resource: Option<&str>,
+        now: Timestamp,
+        at: Instant,
+    ) -> Result<TokenGrant, OidcError> {
         let jwt = UnverifiedJwt::parse(text)?;
         let keys = self.keys_for(&jwt, at).await?;
         let key = keys.find(jwt.algorithm, jwt.key.as_deref()).ok_or(JwtError::UnknownKey)?;
         let claims = jwt.verify(key)?;
-        let end = check_claims(&claims, &self.settings.issuer, &self.settings.audience, now)?;
+        let end = check_claims(&claims, &self.settings.issuer, &self.audiences(resource), now)?;
         Ok(self.grant(&claims, end)?)
+    }
+
+    /// Returns the audiences of JWTs for a request of the address `resource`.
+    fn audiences<'a>(&'a self, resource: Option<&'a str>) -> Vec<&'a str> {
+        let audience = self.settings.audience.as_str();
+        let below = resource.filter(|resource| {
+            resource.strip_prefix(audience.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'))
+        });
+        [audience].into_iter().chain(below).collect()
     }
 
     /// Returns keys that contain the one of the JWT, if the issuer has it.

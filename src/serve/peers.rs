@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::ServerState;
 use super::checks::read_body;
+use super::gateway::wait_until_gone;
 use super::replica_headers::{NotHere, SECRET_HEADER};
 use crate::store::{Replica, ReplicaPeer};
 
@@ -45,6 +46,8 @@ const MAX_FRAGMENT: usize = 4 << 20;
 pub(super) async fn ask_others(State(state): State<Arc<ServerState>>, request: Request, next: Next) -> Response {
     let Some(parts) = &state.parts.replica else { return next.run(request).await };
     let (head, body) = request.into_parts();
+    // The body of a GET means nothing, and some of these paths need no token.
+    let body = if head.method.is_safe() { Body::empty() } else { body };
     let body = match read_body(body).await {
         Ok(body) => Bytes::from(body),
         Err(refusal) => return refusal.into_response(),
@@ -54,7 +57,13 @@ pub(super) async fn ask_others(State(state): State<Arc<ServerState>>, request: R
         return own;
     }
     for peer in peers_of(&parts.replica).await {
-        match ask(&state, &peer, &head, body.clone()).await {
+        // A paused process takes connections and answers nothing.
+        let answer = tokio::select! {
+            biased;
+            answer = ask(&state, &peer, &head, body.clone()) => answer,
+            () = wait_until_gone(parts.replica.clone(), peer.id.clone()) => None,
+        };
+        match answer {
             Some(answer) if !answer.headers().contains_key(NOT_HERE) => return answer,
             Some(_) => {}
             None => tracing::info!(replica = %peer.id, "a replica cannot be asked"),

@@ -260,8 +260,6 @@ struct BuiltinConnection<H> {
     /// Working directory of the session that owns the service. Listing requests use it.
     cwd: std::path::PathBuf,
     next_id: AtomicI64,
-    /// rmcp hands out a `Peer` only for a running service, so a service without a client runs here.
-    _nobody: RunningService<RoleServer, NoClient>,
 }
 
 #[derive(Clone)]
@@ -269,14 +267,24 @@ struct NoClient;
 
 impl ServerHandler for NoClient {}
 
+/// Returns a client that is not connected, so that sending to it fails at once. All services share it, because its
+/// queues and its task take 30 KiB.
+fn no_client() -> Peer<RoleServer> {
+    static PEER: OnceLock<Peer<RoleServer>> = OnceLock::new();
+    let make = || {
+        // rmcp hands out a `Peer` only for a running service. This one ends as soon as it is dropped here.
+        let (outgoing, _) = futures::channel::mpsc::channel(1);
+        let nobody: RunningService<RoleServer, NoClient> =
+            serve_directly(NoClient, (outgoing, futures::stream::pending()), None);
+        nobody.peer().clone()
+    };
+    PEER.get_or_init(make).clone()
+}
+
 impl<H: ServerHandler> BuiltinConnection<H> {
     fn new(handler: H, cwd: Option<std::path::PathBuf>) -> Self {
-        // The receiver is dropped, so sending to this client fails at once. The stream never yields and never ends,
-        // so the service and its peer live until they are dropped.
-        let (outgoing, _) = futures::channel::mpsc::channel(1);
-        let nobody = serve_directly(NoClient, (outgoing, futures::stream::pending()), None);
         let cwd = cwd.unwrap_or_else(|| "/".into());
-        Self { handler, peer: nobody.peer().clone(), cwd, next_id: AtomicI64::new(0), _nobody: nobody }
+        Self { handler, peer: no_client(), cwd, next_id: AtomicI64::new(0) }
     }
 
     async fn list(&self, context: &CallContext) -> Result<Catalog, rmcp::ErrorData> {
@@ -409,8 +417,19 @@ mod contract_tests;
 mod harness;
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::harness::Harness;
     use super::{BuiltinContext, BuiltinRegistry};
+
+    #[tokio::test]
+    async fn sending_to_the_client_of_a_service_fails_at_once() {
+        for _ in 0..2 {
+            let peer = super::no_client();
+            let sent = tokio::time::timeout(Duration::from_secs(5), peer.notify_tool_list_changed()).await;
+            assert!(sent.is_ok_and(|sent| sent.is_err()));
+        }
+    }
 
     #[tokio::test]
     async fn settings_that_nobody_reads_keep_a_service_from_starting() {

@@ -409,7 +409,10 @@ impl Service {
             let limit = self.manifest.timeouts.start.duration();
             match tokio::time::timeout(limit, running.connection.catalog()).await {
                 Ok(Ok(catalog)) => {
-                    running.catalog = Arc::new(catalog);
+                    // Bindings keep the catalog that they were made with, so equal ones are kept once.
+                    if *running.catalog != catalog {
+                        running.catalog = Arc::new(catalog);
+                    }
                     self.state().tools = Some(running.catalog.tools.len());
                 }
                 // The old catalog stays.

@@ -9,11 +9,16 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::Session;
-use crate::agents::{BudgetAccount, BudgetMeter, BudgetTally, BudgetUsage, TurnBudgets, TurnEnd, UsageSink};
+use crate::agents::{
+    BudgetAccount, BudgetMeter, BudgetTally, BudgetUsage, StopReason, TurnBudgets, TurnEnd, UsageSink,
+};
 use crate::clock;
-use crate::manifest::{BudgetPeriod, BudgetScope, Settings};
+use crate::manifest::{BudgetPeriod, BudgetScope, Settings, StatedBudget};
 use crate::principal::Principal;
 use crate::store::{SessionStore, StoreError, UsageKey, UsageRow};
+
+/// What the audit log says that a managed limit refuses.
+const MODEL_REQUEST: &str = "model request";
 
 /// The tallies that open sessions use. Sessions of one profile or principal share theirs.
 #[derive(Debug, Default)]
@@ -45,7 +50,8 @@ impl Session {
         self.permit.is_none()
     }
 
-    /// Runs the work of a turn, and cancels it with `cancel` when the time of its limits is used up. Counts the time.
+    /// Runs the work of a turn, and cancels it with `cancel` when the time of its limits is used up. Counts the time. The
+    /// audit log has a managed limit that ended the work.
     pub(super) async fn run_in_time(&self, work: impl Future<Output = TurnEnd>, cancel: &CancellationToken) -> TurnEnd {
         // The parent counts the time of its delegated work.
         if self.is_child() {
@@ -59,6 +65,11 @@ impl Session {
             () = self.meter.watch_time(cancel) => work.await,
         };
         self.meter.count_time(start.elapsed());
+        if matches!(end.ending, StopReason::Exhausted { .. })
+            && let Some(setting) = self.meter.find_managed_limit()
+        {
+            self.record_managed(MODEL_REQUEST, &setting);
+        }
         end
     }
 
@@ -88,7 +99,8 @@ impl Session {
                 },
             };
             let scope = describe(&stated.scope, principal);
-            budgets.accounts.push(BudgetAccount { tally, limits: stated.limits, scope, source: stated.source });
+            let StatedBudget { limits, source, is_managed, .. } = stated;
+            budgets.accounts.push(BudgetAccount { tally, limits, scope, source, is_managed });
         }
         let keys: Vec<_> = stored.into_iter().map(|(key, _)| key).collect();
         if !keys.is_empty() {

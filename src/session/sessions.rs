@@ -361,6 +361,16 @@ impl Sessions {
         host: impl FnOnce(&StoredSession) -> SessionPorts,
     ) -> Result<ReopenedSession, SessionError> {
         self.find(id).await?;
+        // Marked before it is read: retention in another process may remove it until then.
+        let _lease = match self.store.hold_stored(id).await {
+            Ok(None) => return Err(SessionError::Unknown(id.to_owned())),
+            Ok(lease) => lease,
+            // With a full disk, a session can still be read. The writer marks it as soon as it can.
+            Err(error) => {
+                tracing::warn!(session = id, %error, "an open session could not be marked yet");
+                None
+            }
+        };
         // From here on, no other replica writes the session.
         let sessions = self.own(id).await?;
         let stored = sessions.find(id).await?;

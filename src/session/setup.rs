@@ -1,6 +1,8 @@
 //! Derives model, binding and system prompt from the settings of a session. A switch makes a new setup, so a running
 //! turn keeps the one it started with.
 
+mod shared_prompts;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -20,8 +22,8 @@ use crate::ids::{AgentName, ModeId, ModeSlug, ModelRef, ServiceName};
 use crate::llm::{LlmError, Provider, RequestOrigin};
 use crate::manifest::{AgentRuntime, ApprovalLevel, Layer, PromptFileError, PromptValues, TaskWorkspace};
 use crate::principal::SessionGrant;
-use crate::tool::SessionContext;
 use crate::tool::ask::NoAsker;
+use crate::tool::{AuditRecord, SessionContext};
 
 /// The settings of a session and their binding, which is made when it is first needed.
 pub(super) struct SessionSetup {
@@ -114,9 +116,9 @@ impl SessionSetup {
 
     /// Returns the recovery policy. Its models take turns with the requests of other sessions.
     pub(super) fn recovery_policy(&self) -> Result<RecoveryPolicy, LlmError> {
-        let policy = self.host.models.recovery_policy()?;
+        let policy = self.note_refusal(self.host.models.recovery_policy())?;
         let accelerator = policy.accelerator.map(|provider| self.for_session(provider));
-        let fallbacks = self.host.models.fallbacks(&self.choice.model)?;
+        let fallbacks = self.note_refusal(self.host.models.fallbacks(&self.choice.model))?;
         let fallbacks = fallbacks.into_iter().map(|provider| self.for_session(provider)).collect();
         Ok(RecoveryPolicy { accelerator, fallbacks, ..policy })
     }
@@ -141,17 +143,36 @@ impl SessionSetup {
         self.provider_named(&self.choice.model)
     }
 
+    /// Records that a managed setting does not allow a model. Other errors are no decisions.
+    fn note_refusal<T>(&self, made: Result<T, LlmError>) -> Result<T, LlmError> {
+        if let Err(LlmError::NotAllowed { model, setting, .. }) = &made {
+            let actor = self.choice.mode.to_string();
+            self.session.audit.record(AuditRecord::setting_refusal(actor, model, setting));
+        }
+        made
+    }
+
     /// Returns the model that the user names. Fails if it is unknown or unusable.
     pub(super) fn provider_named(&self, model: &ModelRef) -> Result<Arc<dyn Provider>, LlmError> {
+        self.note_refusal(self.find_provider(model))
+    }
+
+    fn find_provider(&self, model: &ModelRef) -> Result<Arc<dyn Provider>, LlmError> {
         let Some(agent) = model.external_agent() else {
             return self.host.models.provider(model).map(|provider| self.for_session(provider));
         };
-        let who = self.external_agent_named(agent).ok_or_else(|| LlmError::Unusable {
-            model: model.to_string(),
-            reason: match self.host.broker.plan().agent_refusal(agent.as_str()) {
-                Some(setting) => format!("{setting} does not list the agent `{agent}`"),
-                None => format!("there is no external agent `{agent}`; `skein agents` lists them"),
-            },
+        let who = self.external_agent_named(agent).ok_or_else(|| {
+            let model = model.to_string();
+            match self.host.broker.plan().agent_refusal(agent.as_str()) {
+                Some(exclusion) => {
+                    let reason = exclusion.describe(&format!("the agent `{agent}`"));
+                    LlmError::NotAllowed { model, reason, setting: exclusion.setting.to_string() }
+                }
+                None => {
+                    let reason = format!("there is no external agent `{agent}`; `skein agents` lists them");
+                    LlmError::Unusable { model, reason }
+                }
+            }
         })?;
         let provider = self.host.external_agents.model(who);
         Ok(Arc::new(MeteredProvider::new(provider, Arc::clone(&self.meter))))
@@ -255,7 +276,7 @@ impl SessionSetup {
         let date = clock::date(clock::now());
         let values = PromptValues { agent: "goose", mode: "judge", cwd: "", date: &date, os: "", delegates: "" };
         let system = entry.prompt.as_ref()?.fill_in(&values).ok()?;
-        Some((provider, system.into()))
+        Some((provider, shared_prompts::share(system)))
     }
 
     /// Returns the system prompt for an external agent. `None` if the mode has no prompt. Fails if the prompt cannot be
@@ -283,7 +304,7 @@ impl SessionSetup {
             let delegates = delegates(plan, &self.choice.mode.agent);
             let date = clock::date(clock::now());
             let setting = SystemPromptInputs { date: &date, os, memories: &memories, delegates: &delegates };
-            system_prompt(mode_prompt, binding, &self.session, setting).map(Arc::from)
+            system_prompt(mode_prompt, binding, &self.session, setting).map(shared_prompts::share)
         };
         self.system.get_or_try_init(make).await.cloned()
     }

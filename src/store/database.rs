@@ -14,13 +14,14 @@ use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_rustls::rustls::{self, ClientConfig};
 
+use super::database_migrator::{self, MigrationError};
 use super::database_schema::MIGRATIONS;
 use super::key_check;
 use super::sealing::StoreKey;
 use super::{StoreAddress, StoreError};
 
-/// The key of the advisory lock under which migrations run: the bytes `skeinsto` in ASCII.
-const MIGRATION_LOCK: i64 = 0x736b_6569_6e73_746f;
+/// The version of this program, which decides which tables it may use.
+pub(super) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
 /// SQL: the time as a text of SQLite's tables.
 pub(super) const NOW: &str = "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
@@ -311,10 +312,18 @@ pub(super) fn unusable(address: &StoreAddress, problem: String) -> StoreError {
 
 /// Returns true if the connection broke, so that the outcome of a transaction may be unknown.
 pub(super) fn is_of_connection(error: &postgres::Error) -> bool {
-    // The class 08: connection exceptions. The class 57P: the server stops, starts, or ended the connection.
-    let of_class = |code: &SqlState| ["08", "57P"].iter().any(|class| code.code().starts_with(class));
+    // The class 08: connection exceptions. The class 57P: the server stops, starts, or ended the connection. 25P03: it
+    // ended a transaction that was idle for too long, with its connection.
+    let of_class = |code: &SqlState| ["08", "57P", "25P03"].iter().any(|class| code.code().starts_with(class));
     let is_io = || error.source().is_some_and(|cause| cause.is::<std::io::Error>());
     error.code().map_or_else(|| error.is_closed() || is_io(), of_class)
+}
+
+/// Returns true if the database ended a transaction because of others, such as a deadlock. Nothing is written, and the
+/// same transaction may succeed.
+pub(super) fn is_of_conflict(error: &postgres::Error) -> bool {
+    // The class 40: transactions that were rolled back.
+    error.code().is_some_and(|code| code.code().starts_with("40"))
 }
 
 /// Returns true for an error that would recur for this statement and does not concern others.
@@ -324,48 +333,18 @@ pub(super) fn is_of_data(error: &postgres::Error) -> bool {
     error.code().is_some_and(of_class)
 }
 
-/// Brings the tables to the latest version, unless a newer program already brought them further. Only one process at a
-/// time migrates; the others wait.
+/// Brings the tables to the latest version, unless a newer program already brought them further.
 fn migrate(client: &mut Client, address: &StoreAddress) -> Result<(), StoreError> {
-    let failed = |error: postgres::Error| unusable(address, problem(&error));
-    let mut transaction = client.transaction().map_err(failed)?;
-    transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).map_err(failed)?;
-    let table = "CREATE TABLE IF NOT EXISTS skein_schema (
-        version BIGINT PRIMARY KEY,
-        -- The oldest program that may use the tables of this version.
-        oldest_program TEXT NOT NULL,
-        applied_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
-    )";
-    transaction.batch_execute(table).map_err(failed)?;
-    let newest = "SELECT version, oldest_program FROM skein_schema ORDER BY version DESC LIMIT 1";
-    let newest = transaction.query_opt(newest, &[]).map_err(failed)?;
-    let found: i64 = newest.as_ref().map_or(0, |row| row.get(0));
-    if let Some(oldest) = newest.map(|row| row.get::<_, String>(1)) {
-        check_program(address, &oldest, env!("CARGO_PKG_VERSION"))?;
-    }
-    for (version, migration) in (1_i64..).zip(MIGRATIONS) {
-        if version > found {
-            transaction.batch_execute(migration.sql).map_err(failed)?;
-            let insert = "INSERT INTO skein_schema (version, oldest_program) VALUES ($1, $2)";
-            transaction.execute(insert, &[&version, &migration.oldest_program]).map_err(failed)?;
+    database_migrator::migrate(client, MIGRATIONS, PROGRAM).map_err(|error| migration_failure(address, error))
+}
+
+pub(super) fn migration_failure(address: &StoreAddress, error: MigrationError) -> StoreError {
+    match error {
+        MigrationError::Query(error) => unusable(address, problem(&error)),
+        MigrationError::OldProgram { oldest } => {
+            StoreError::OldProgram { address: address.to_string(), oldest, own: PROGRAM.to_owned() }
         }
     }
-    transaction.commit().map_err(failed)
-}
-
-/// Fails if the program `own` is older than the oldest one that may use the tables.
-fn check_program(address: &StoreAddress, oldest: &str, own: &str) -> Result<(), StoreError> {
-    if program_order(own) >= program_order(oldest) {
-        return Ok(());
-    }
-    let (oldest, own) = (oldest.to_owned(), own.to_owned());
-    Err(StoreError::OldProgram { address: address.to_string(), oldest, own })
-}
-
-/// Returns the numbers of a version such as `1.2.3`, which compare in its order.
-fn program_order(version: &str) -> Vec<u64> {
-    let plain = version.split(['-', '+']).next().unwrap_or_default();
-    plain.split('.').map(|part| part.parse().unwrap_or_default()).collect()
 }
 
 #[cfg(test)]
@@ -391,15 +370,5 @@ mod tests {
         let error = error.to_string();
         assert!(error.contains("?sslmode=disable") && !error.contains("hush"), "{error}");
         assert_eq!(attacker.join().unwrap(), 0, "nothing follows the refusal");
-    }
-
-    #[test]
-    fn only_an_older_program_is_refused_with_both_versions() {
-        let address: StoreAddress = "postgres://ann@host/skein".parse().unwrap();
-        for own in ["0.9.0", "0.10.0", "1.0.0"] {
-            check_program(&address, "0.9.0", own).unwrap();
-        }
-        let refused = check_program(&address, "0.10.0", "0.9.3").unwrap_err().to_string();
-        assert!(refused.contains("0.10.0") && refused.contains("0.9.3"), "{refused}");
     }
 }

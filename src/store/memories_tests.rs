@@ -193,6 +193,24 @@ fn principals_have_their_own_memories() {
 }
 
 #[test]
+fn the_order_of_memories_ignores_those_of_others() {
+    let store = store();
+    let [ann, bob] = ["ann", "bob"].map(|name| store.memories.of(Principal::new(name).unwrap()));
+    let kept = ["zebra zebra walrus", "zebra walrus walrus"].map(|text| keep(&ann, text, &[], MemoryOwner::User));
+    let order = || {
+        let filter = MemoryFilter { words: Some("zebra walrus"), ..MemoryFilter::default() };
+        ann.recall(here(), &filter).unwrap().iter().map(|memory| memory.id).collect::<Vec<_>>()
+    };
+    assert_eq!(order(), [kept[1], kept[0]], "both words are as frequent, so the newer memory is first");
+    for word in ["walrus", "zebra"] {
+        (0..20).for_each(|number| {
+            keep(&bob, &format!("{word} {number}"), &[], MemoryOwner::User);
+        });
+        assert_eq!(order(), [kept[1], kept[0]], "after {word} of another principal");
+    }
+}
+
+#[test]
 fn memories_of_an_older_version_become_those_of_local() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("memory.db");

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::sealing::StoreKey;
-use super::{CorrectionStore, MemoryStore, SessionStore, StoreAddress, StoreError, TokenStore};
+use super::{ConsentStore, CorrectionStore, MemoryStore, SessionStore, StoreAddress, StoreError, TokenStore};
 
-/// Names the stores of sessions, memories, corrections and tokens. Opening one may wait for the network.
+/// Names the stores of sessions, memories, corrections, consents and tokens. Opening one may wait for the network.
 #[derive(Debug, Clone, Default)]
 pub struct StorePlace {
     data: PathBuf,
@@ -62,6 +62,14 @@ impl StorePlace {
         match &self.address {
             Some(address) => CorrectionStore::connect(address, self.key()),
             None => CorrectionStore::open_file(&self.data.join("routes.db"), self.key()),
+        }
+    }
+
+    /// Returns the rules that principals keep.
+    pub fn consents(&self) -> Result<ConsentStore, StoreError> {
+        match &self.address {
+            Some(address) => ConsentStore::connect(address),
+            None => ConsentStore::open_file(&self.data.join("tokens.db")),
         }
     }
 

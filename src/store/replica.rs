@@ -13,10 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use subtle::ConstantTimeEq as _;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::database::{Database, unusable};
+use super::database::{Database, PROGRAM, migration_failure, unusable};
+use super::database_migrator::{MigrationError, check_joining};
 use super::ownership::{OwnedSession, ReplicaId, SessionOwner, boot_time};
 use super::{StoreAddress, StoreError};
 use claims::ClaimAnswer;
@@ -31,6 +32,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 const EXPIRY_POLL: Duration = Duration::from_millis(100);
 /// How long the database may take for a claim.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Look-ups of other replicas at once, each with its own connection.
+const MAX_LOOK_UPS: usize = 2;
 
 const JOIN: &str = "INSERT INTO replica (id, address, secret, files, is_shared, program, expires_at)
     VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp() + make_interval(secs => $7))";
@@ -110,6 +113,8 @@ struct ReplicaShared {
     /// Connections that are not in use: one for heartbeats, one for claims. A request that takes too long keeps its own.
     beat_link: Mutex<Option<Database>>,
     claim_link: Mutex<Option<Database>>,
+    /// Limits the connections that look for other replicas: each client of another replica does so.
+    look_ups: Semaphore,
     /// Another replica with another folder, as of the last heartbeat.
     other_folder: Mutex<Option<String>>,
 }
@@ -171,7 +176,7 @@ impl Replica {
         let mut link = Database::open(address)?;
         // The caller may run async tasks.
         let joined = std::thread::scope(|scope| {
-            let join = || insert(&mut link, &id, &settings, &secret);
+            let join = || insert(&mut link, &id, None, &settings, &secret);
             scope.spawn(join).join()
         });
         joined.map_err(|_| unusable(address, "joining its replicas broke off".to_owned()))??;
@@ -183,6 +188,7 @@ impl Replica {
             membership: Mutex::new(membership),
             beat_link: Mutex::new(Some(link)),
             claim_link: Mutex::default(),
+            look_ups: Semaphore::new(MAX_LOOK_UPS),
             other_folder: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -314,7 +320,8 @@ impl Replica {
     async fn rejoin(&self) -> Result<(), StoreError> {
         let (id, sent) = (ReplicaId::random(), boot_time());
         let (settings, secret, new) = (self.shared.settings.clone(), self.shared.secret.clone(), id.clone());
-        let work = move |link: &mut Database| insert(link, &new, &settings, &secret);
+        let earlier = self.id();
+        let work = move |link: &mut Database| insert(link, &new, Some(&earlier), &settings, &secret);
         self.on_link(&self.shared.beat_link, CLAIM_TIMEOUT.min(self.expiry()), work).await?;
         tracing::info!(replica = %id, "the server has joined the replicas again");
         *lock(&self.shared.membership) = Membership::new(id, deadline(sent, self.expiry()));
@@ -334,6 +341,7 @@ impl Replica {
 
     /// Returns whether another replica is alive, as the database knows it.
     pub async fn is_alive(&self, replica: &ReplicaId) -> Result<bool, StoreError> {
+        let _turn = self.shared.look_ups.acquire().await;
         let id = replica.clone();
         let work = move |link: &mut Database| link.read(|queries| queries.query_opt(ALIVE, &[&id.as_str()]));
         self.on_link(&self.shared.claim_link, CLAIM_TIMEOUT, work).await.map(|row| row.is_some())
@@ -341,6 +349,7 @@ impl Replica {
 
     /// Returns the other replicas that are alive and take requests.
     pub async fn peers(&self) -> Result<Vec<ReplicaPeer>, StoreError> {
+        let _turn = self.shared.look_ups.acquire().await;
         let id = self.id();
         let work = move |link: &mut Database| link.read(|queries| queries.query(PEERS, &[&id.as_str()]));
         let rows = self.on_link(&self.shared.claim_link, CLAIM_TIMEOUT, work).await?;
@@ -416,15 +425,31 @@ impl Replica {
     }
 }
 
-fn insert(link: &mut Database, id: &ReplicaId, settings: &ReplicaSettings, secret: &str) -> Result<(), StoreError> {
+/// Joins as `id`. The earlier place of this process ends with it: a late heartbeat may have renewed it, and others would
+/// take this process for its owner.
+fn insert(
+    link: &mut Database,
+    id: &ReplicaId,
+    earlier: Option<&ReplicaId>,
+    settings: &ReplicaSettings,
+    secret: &str,
+) -> Result<(), StoreError> {
     let address = settings.address.map(|address| address.to_string());
-    let (files, is_shared, program) = (&settings.files.id, settings.files.is_shared, env!("CARGO_PKG_VERSION"));
+    let (files, is_shared) = (&settings.files.id, settings.files.is_shared);
     let expiry = settings.expiry.as_secs_f64();
-    link.write(|queries| {
-        let values: [&(dyn postgres::types::ToSql + Sync); 7] =
-            [&id.as_str(), &address, &secret, files, &is_shared, &program, &expiry];
-        queries.execute(JOIN, &values).map(drop)
-    })
+    let joined = link.write(|queries| match check_joining(queries.client, PROGRAM) {
+        Ok(()) => {
+            if let Some(earlier) = earlier {
+                queries.execute(LEAVE, &[&earlier.as_str()])?;
+            }
+            let values: [&(dyn postgres::types::ToSql + Sync); 7] =
+                [&id.as_str(), &address, &secret, files, &is_shared, &PROGRAM, &expiry];
+            queries.execute(JOIN, &values).map(|_| Ok(()))
+        }
+        Err(MigrationError::Query(error)) => Err(error),
+        Err(refusal) => Ok(Err(refusal)),
+    })?;
+    joined.map_err(|refusal| migration_failure(link.address(), refusal))
 }
 
 /// How long before the expiry no work starts. Short expiries, as in tests, have a short margin.

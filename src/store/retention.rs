@@ -2,8 +2,8 @@
 //!
 //! A session and its child sessions are removed together. The age of a family is the time since its last change.
 //!
-//! Invariant: a session is never removed while a process has it open, nor within an hour after its last change. The
-//! statement that deletes it repeats this condition, so that a session that is opened meanwhile stays.
+//! Invariant: a session is never removed while a process has it open, nor within an hour after its last change. A process
+//! marks a session as open before it reads it, and the condition is checked under the lock of the whole family.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -124,31 +124,42 @@ fn remove_rows(connection: &mut Connection, limits: Limits) -> rusqlite::Result<
     Ok(removed)
 }
 
+/// SQL: locks the owner of a family, then its sessions, in the order of the writers. `$1` is the id of its first member.
+const LOCK_OWNER: &str = "SELECT 1 FROM ownership WHERE session = $1 FOR UPDATE";
+const LOCK_FAMILY: &str = "SELECT 1 FROM session WHERE id = $1 OR parent = $1 ORDER BY id FOR UPDATE";
+/// SQL: whether a family was opened or changed meanwhile. `$2` is the present, `$3` an hour before.
+const IN_USE: &str = "SELECT EXISTS (SELECT 1 FROM session s WHERE (s.id = $1 OR s.parent = $1)
+        AND (s.busy_until >= $2 OR s.updated_at >= $3))
+    OR EXISTS (SELECT 1 FROM ownership o JOIN replica r ON r.id = o.replica
+        WHERE o.session = $1 AND NOT r.is_dead AND r.expires_at > clock_timestamp())";
+const REMOVE_FAMILY: &str = "DELETE FROM session WHERE id = $1 OR parent = $1 RETURNING id, cwd, files, parent";
+
 /// Removes a number of families from a database.
 fn remove_from_database(database: &mut Database, limits: Limits) -> Result<Vec<RemovedSession>, StoreError> {
     let Limits { oldest, count, now, quiet } = limits;
-    // The database evaluates the condition again if another process has changed the row.
-    let head = "DELETE FROM session WHERE key = $1 AND updated_at < $2 AND busy_until < $3
-        RETURNING id, cwd, files, parent";
-    let children = "DELETE FROM session WHERE parent = $1 RETURNING id, cwd, files, parent";
     database.write(|queries| {
         let mut found = Vec::new();
         for expired in queries.query(EXPIRED, &[&oldest, &count, &now, &quiet, &AT_ONCE])? {
-            let (key, id): (i64, String) = (expired.get(0), expired.get(1));
-            let Some(row) = queries.query_opt(head, &[&key, &quiet, &now])? else { continue };
-            found.push(read_session(&row));
-            found.extend(queries.query(children, &[&id])?.iter().map(read_session));
+            let id: String = expired.get(1);
+            queries.query(LOCK_OWNER, &[&id])?;
+            queries.query(LOCK_FAMILY, &[&id])?;
+            // A new statement sees what other processes have written before the locks.
+            if queries.query_one(IN_USE, &[&id, &now, &quiet])?.get(0) {
+                continue;
+            }
+            found.extend(queries.query(REMOVE_FAMILY, &[&id])?.iter().map(read_session));
+            queries.execute("DELETE FROM ownership WHERE session = $1", &[&id])?;
         }
         Ok(found)
     })
 }
 
-fn read_session(row: &Row) -> RemovedSession {
+pub(super) fn read_session(row: &Row) -> RemovedSession {
     let (cwd, files, parent): (String, String, Option<String>) = (row.get(1), row.get(2), row.get(3));
     make_session(row.get(0), cwd, &files, parent.as_ref())
 }
 
-fn make_session(id: String, cwd: String, files: &str, parent: Option<&String>) -> RemovedSession {
+pub(super) fn make_session(id: String, cwd: String, files: &str, parent: Option<&String>) -> RemovedSession {
     let files = SessionFiles::from_name(files).unwrap_or(SessionFiles::Client);
     RemovedSession { id, cwd: cwd.into(), files, is_child: parent.is_some() }
 }

@@ -112,3 +112,14 @@ fn one_call_removes_a_limited_number_of_families() {
     let removed = [(); 3].map(|()| store.apply(Some(1), None).len());
     assert_eq!(removed, [many, 1, 0]);
 }
+
+#[tokio::test]
+async fn a_session_that_was_opened_stays_from_then_on() {
+    let store = store();
+    store.add("local", "old", None, 900);
+    let sessions = SessionStore::open(store.folder.path()).unwrap();
+    let lease = sessions.hold_stored("old").await.unwrap();
+    assert!(lease.is_some());
+    assert_eq!(store.apply(Some(0), None), [""; 0], "there is no moment in which it counts as closed");
+    assert!(sessions.hold_stored("removed").await.unwrap().is_none());
+}

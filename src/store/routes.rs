@@ -111,15 +111,9 @@ impl CorrectionStore {
         let end = (0..=MAX_PROMPT.min(prompt.len())).rev().find(|at| prompt.is_char_boundary(*at));
         let prompt = &prompt[..end.unwrap_or_default()];
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(key) = &self.key else { return rows.replace(principal, &project, prompt, mode, &[]) };
-        // Equal prompts are not equal once encrypted.
-        let mut earlier = Vec::new();
-        for stored in rows.list(principal, &project)? {
-            if key.open(PROMPT, &stored.prompt)? == prompt.as_bytes() {
-                earlier.push(stored.id);
-            }
-        }
-        rows.replace(principal, &project, &key.seal(PROMPT, prompt.as_bytes())?, mode, &earlier)
+        let Some(key) = &self.key else { return rows.replace(principal, &project, prompt, mode, None) };
+        let is_same = |stored: &str| -> Result<bool, StoreError> { Ok(key.open(PROMPT, stored)? == prompt.as_bytes()) };
+        rows.replace(principal, &project, &key.seal(PROMPT, prompt.as_bytes())?, mode, Some(&is_same))
     }
 
     /// Returns the corrections of a project, oldest first.

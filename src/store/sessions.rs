@@ -23,6 +23,7 @@ mod audit;
 mod audit_access;
 mod backend;
 mod claims;
+mod event_ranks;
 mod file_backend;
 mod folder_use;
 mod follower;
@@ -44,6 +45,7 @@ mod shared_reads;
 mod shared_search;
 mod shared_view;
 mod shared_writes;
+mod spending_rows;
 mod state;
 mod transcript;
 mod unused_sessions;
@@ -69,6 +71,7 @@ pub use recall::{COUNTED, RecallMatch, RecallQuery, RecallResults, StoredMessage
 pub(super) use schema::SCHEMA;
 pub(super) use sealed_backend::{open_body, seal_body};
 pub(super) use shared_writes::EventFacts;
+pub use spending_rows::SpentAmount;
 pub use state::StateEntry;
 pub use usage_rows::{UsageKey, UsageRow};
 
@@ -177,7 +180,7 @@ pub struct ListFilter {
     pub within: FolderFilter,
     /// Lists the child sessions of this session; `None` lists the sessions without a parent.
     pub parent: Option<String>,
-    /// Lists only sessions in this mode, as `agent/mode`.
+    /// Lists only sessions in this mode, as `agent/mode`, or of this agent, as `agent/*`.
     pub mode: Option<String>,
     /// The end of the previous page.
     pub after: Option<Cursor>,

@@ -1,4 +1,4 @@
-//! Stores the tokens of principals: their limits, and the SHA-256 of their secrets.
+//! Stores the tokens of principals: their limits, and the SHA-256 of their secrets. Their consents are in the same file.
 //!
 //! Invariant: a secret leaves this module once, when its token is created, and is never stored.
 
@@ -51,6 +51,18 @@ pub(super) const SCHEMA: Schema = Schema {
         token TEXT NOT NULL,
         csrf TEXT NOT NULL,
         used_at INTEGER NOT NULL
+    ) STRICT;
+",
+        "
+    -- Rules that principals keep with an answer.
+    CREATE TABLE consent (
+        -- Never used again after the rule was removed: an administrator may still hold an old one.
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        principal TEXT NOT NULL,
+        -- JSON.
+        rule TEXT NOT NULL,
+        created TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%SZ', 'now')),
+        UNIQUE (principal, rule)
     ) STRICT;
 ",
     ],

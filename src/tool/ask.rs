@@ -87,6 +87,8 @@ pub struct PermissionRequest {
 const SANDBOX_PREFIX: &str = "sandbox:";
 /// The name that a request to merge the changes of a task has instead of a tool's name.
 pub const TASK_MERGE: &str = "task:merge";
+/// The name that a request to add a service has instead of the name of the tool that proposes it.
+pub const SERVICE_ADDITION: &str = "service:add";
 
 impl PermissionRequest {
     /// Returns the services that ask to make the call, as in `scheduling → calendar`. `None` if no service makes it.
@@ -94,11 +96,31 @@ impl PermissionRequest {
         (!self.chain.is_empty()).then(|| join_chain(&self.chain))
     }
 
-    /// Returns the title of a request that Skein itself makes: for a sandbox, or to merge the changes of a task. `None`
-    /// if a tool makes it.
+    /// Returns true if every answer holds for this request only: each merge has other changes, and a service is added
+    /// once.
+    pub fn is_single(&self) -> bool {
+        self.single_subject().is_some()
+    }
+
+    /// Returns the one thing that an answer covers. `None` if answers can last.
+    fn single_subject(&self) -> Option<&'static str> {
+        match self.tool.as_str() {
+            TASK_MERGE => Some("merge"),
+            SERVICE_ADDITION => Some("service"),
+            _ => None,
+        }
+    }
+
+    /// Returns why consent covers this call only. `None` if consent can last.
+    pub fn once_reason(&self) -> Option<String> {
+        let single = || self.single_subject().map(|subject| format!("An answer covers this {subject} only"));
+        self.protected.as_ref().map(ToString::to_string).or_else(single)
+    }
+
+    /// Returns the title of a request that Skein itself makes: for a sandbox, to merge the changes of a task, or to add a
+    /// service. `None` if a tool makes it.
     pub fn own_title(&self) -> Option<&str> {
-        let is_merge = self.tool == TASK_MERGE;
-        self.sandbox_title().or_else(|| self.title.as_deref().filter(|_| is_merge))
+        self.sandbox_title().or_else(|| self.title.as_deref().filter(|_| self.is_single()))
     }
 
     /// Returns the title of a request that a sandbox makes for its processes. `None` if a tool makes it.

@@ -112,9 +112,9 @@ impl AuditSource {
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditRecord {
     pub kind: AuditKind,
-    /// The mode that acts, as `agent/mode`.
+    /// The mode that acts, as `agent/mode`. Without a session, `command` or `client`.
     pub actor: String,
-    /// A tool, a host, or an event of hooks.
+    /// A tool, a host, an event of hooks, or what a managed setting refuses.
     pub subject: String,
     /// The id of the call, if there is one.
     pub call: Option<String>,
@@ -124,6 +124,23 @@ pub struct AuditRecord {
     pub rule: Option<String>,
     /// The log keeps only a hash of them.
     pub arguments: Option<Map<String, Value>>,
+}
+
+impl AuditRecord {
+    /// Returns the record of a refusal by a managed setting that concerns no call. `subject` is a mode, an agent, a model,
+    /// a service, a level or a flag.
+    pub fn setting_refusal(actor: impl Into<String>, subject: impl Into<String>, setting: impl Into<String>) -> Self {
+        Self {
+            kind: AuditKind::Managed,
+            actor: actor.into(),
+            subject: subject.into(),
+            call: None,
+            decision: AuditVerdict::Refuse,
+            source: AuditSource::Managed,
+            rule: Some(setting.into()),
+            arguments: None,
+        }
+    }
 }
 
 /// Receives every decision in a session.

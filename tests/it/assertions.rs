@@ -35,6 +35,106 @@ fn a_counter_example_has_a_place_and_a_path() {
     assert!(!whole.contains("coding/pm has"), "{whole}");
 }
 
+/// The example of docs/assertions.md about external agents.
+#[test]
+fn external_agents_need_a_sandbox() {
+    let sandbox = Sandbox::new();
+    let rules = "version: 1\nkind: assertions\nassert:\n  - {agents: {external: true}, sandbox: present}\n";
+    sandbox.write("project/rules.yaml", rules);
+    for (field, expected) in [
+        ("", "rules.yaml:4:32: error[E142]: the external agent mine runs without a sandbox"),
+        (", sandbox: {files: workspace}", "1 assertion: all hold"),
+    ] {
+        let agent = format!(
+            "{{version: 1, kind: agent, name: mine, description: x, runtime: {{acp: {{command: x{field}}}}}, \
+             modes: [{{slug: run, description: x}}]}}\n"
+        );
+        sandbox.write("config/agents/mine.yaml", &agent);
+        let ran = sandbox.skein(&["check", "--quiet", "--assert", "rules.yaml"]);
+        assert_eq!(ran.code, if field.is_empty() { 6 } else { 0 }, "{}", ran.whole());
+        assert!(ran.whole().contains(expected), "{}", ran.whole());
+    }
+}
+
+/// The example of docs/assertions.md, without the name.
+const EXAMPLES: &str = "version: 1
+kind: assertions
+approval: [ask, read-only]
+assert:
+  - {only: [coding/devsecops], reach: {service: terraform}}
+  - {modes: {group: command}, sandbox: {network: [off, ask]}}
+  - {mode: coding/security, groups: {not: [edit, command]}}
+  - {agents: {external: true}, sandbox: present}
+";
+const TERRAFORM: &str = "version: 1\nkind: service\nname: terraform\ndescription: x\n\
+                         transport: {stdio: {command: sh}}\ngroups: {infra: [apply]}\n";
+/// An agent of the user that replaces the built-in one. Its security mode edits files.
+const OWN_CODING: &str = "version: 1
+kind: agent
+name: coding
+description: Mine.
+metadata: {dependencies: [developer]}
+modes:
+  - {slug: backend, description: Works., prompt: p.md, dependencies: [developer], tool_groups: [read]}
+  - {slug: devsecops, description: Ships., prompt: p.md, dependencies: [developer], tool_groups: [read, command]}
+  - {slug: security, description: Looks., prompt: p.md, dependencies: [developer], tool_groups: [read, edit]}
+";
+
+/// Several built-in modes reach every third-party service, so managed settings leave all but one of them out.
+#[test]
+fn each_example_holds_in_one_plan_and_fails_in_another() {
+    let allowed = "agents: [coding/devsecops, coding/security, {name: mine, from: user}]";
+    let with_backend = "agents: [coding/devsecops, coding/security, coding/backend, {name: mine, from: user}]";
+    let of_user = "agents: [{name: coding, from: user}, {name: mine, from: user}]";
+    let (fenced, open) = (", sandbox: {files: workspace}", "");
+    let backend =
+        "rules.yaml:5:32: error[E142]: coding/backend reaches the service terraform: coding/backend → terraform";
+    let network = "rules.yaml:6:31: error[E142]: the shell of coding/devsecops has `network: on`";
+    let edits = "rules.yaml:7:29: error[E142]: coding/security has the group edit";
+    let unfenced = "rules.yaml:8:32: error[E142]: the external agent mine runs without a sandbox";
+    for (managed, file, text, agent, expected) in [
+        (allowed, "config/config.yaml", "version: 1\n", fenced, None),
+        (with_backend, "config/config.yaml", "version: 1\n", fenced, Some((0, backend))),
+        (allowed, "config/config.yaml", "version: 1\nsandbox: {network: on}\n", fenced, Some((1, network))),
+        (of_user, "config/agents/coding.yaml", OWN_CODING, fenced, Some((2, edits))),
+        (allowed, "config/config.yaml", "version: 1\n", open, Some((3, unfenced))),
+    ] {
+        let sandbox = Sandbox::new();
+        let mine = format!(
+            "{{version: 1, kind: agent, name: mine, description: x, runtime: {{acp: {{command: x{agent}}}}}, \
+             modes: [{{slug: run, description: x}}]}}\n"
+        );
+        sandbox.write("config/agents/mine.yaml", &mine);
+        sandbox.write("config/agents/p.md", "Work.\n");
+        sandbox.write("config/services/terraform.yaml", TERRAFORM);
+        sandbox.write(file, text);
+        sandbox.write("project/managed.yaml", &format!("version: 1\n{managed}\n"));
+        sandbox.write("project/rules.yaml", EXAMPLES);
+        let args = ["--managed", "managed.yaml", "check", "--quiet", "--assert", "rules.yaml"];
+        let ran = sandbox.skein(&args);
+        assert_eq!(ran.code, if expected.is_some() { 6 } else { 0 }, "{}", ran.whole());
+        let report: Value = serde_json::from_str(&sandbox.skein(&[&args[..], &["--json"]].concat()).stdout).unwrap();
+        let proofs = report["assertions"].as_array().unwrap();
+        let failing: Vec<_> = (0..proofs.len()).filter(|place| proofs[*place]["holds"] == false).collect();
+        assert_eq!(failing, expected.iter().map(|(place, _)| *place).collect::<Vec<_>>(), "{}", ran.whole());
+        let counter_examples = ran.whole().matches("error[E142]").count();
+        assert_eq!(counter_examples, usize::from(expected.is_some()), "{}", ran.whole());
+        assert!(expected.is_none_or(|(_, problem)| ran.whole().contains(problem)), "{}", ran.whole());
+    }
+}
+
+/// The mode that the first example lists does reach the service.
+#[test]
+fn the_listed_mode_of_the_first_example_reaches_the_service() {
+    let sandbox = Sandbox::new();
+    sandbox.write("config/services/terraform.yaml", TERRAFORM);
+    sandbox.write("project/managed.yaml", "version: 1\nagents: [coding/devsecops]\n");
+    let reaches = "{mode: coding/devsecops, reach: {service: terraform}}";
+    sandbox.write("project/rules.yaml", &format!("version: 1\nkind: assertions\nassert:\n  - {reaches}\n"));
+    let ran = sandbox.skein(&["--managed", "managed.yaml", "check", "--quiet", "--assert", "rules.yaml"]);
+    assert!(ran.code == 0 && ran.whole().contains("1 assertion: all hold"), "{}", ran.whole());
+}
+
 #[test]
 fn an_unknown_key_names_the_nearest() {
     let sandbox = Sandbox::new();

@@ -5,6 +5,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::support::acp::{Acp, selected};
 use crate::support::model::{Answer, ScriptedModel, has_result};
+use crate::support::serve::{Server, eventually, token};
 use crate::support::{Run, Sandbox};
 
 /// Runs one command of the shell in `coding/backend`.
@@ -110,6 +111,98 @@ fn a_refusal_by_a_managed_setting_names_it() {
     assert_eq!(decided.len(), 1, "{decided:?}");
     assert_eq!(decided[0][..3], row("managed", "refuse", "managed", "")[..3]);
     assert!(decided[0][3].contains("the managed setting `approval`"), "{decided:?}");
+}
+
+/// Actor, subject and rule of each refusal by a managed setting.
+fn managed_refusals(sandbox: &Sandbox) -> Vec<[String; 3]> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let row = |entry: &Value| ["actor", "subject", "rule"].map(|field| text(&entry[field]));
+    let verified = sandbox.skein(&["audit", "verify"]);
+    assert_eq!(verified.code, 0, "{}", verified.whole());
+    entries(sandbox, &["--kind", "managed", "--decision", "refuse"]).iter().map(row).collect()
+}
+
+fn refusal(actor: &str, subject: &str, setting: &str) -> [String; 3] {
+    [actor.to_owned(), subject.to_owned(), format!("the managed setting `{setting}` (managed.yaml:2)")]
+}
+
+fn managed(settings: &str) -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/managed.yaml", &format!("version: 1\n{settings}\n"));
+    sandbox
+}
+
+#[test]
+fn refusals_before_a_session_are_entries() {
+    for (settings, args, subject, setting) in [
+        ("agents: [goose]", &["run", "-a", "coding", "hello"][..], "coding", "agents"),
+        ("agents: [goose]", &["run", "-a", "coding/backend", "hello"][..], "coding", "agents"),
+        ("agents: [goose]", &["run", "-m", "coding/qa", "hello"][..], "coding", "agents"),
+        ("agents: [goose]", &["mcp", "-a", "coding"][..], "coding", "agents"),
+        ("agents: [goose]", &["route", "@coding/qa test it"][..], "coding/qa", "agents"),
+        ("models: ['ollama:*']", &["run", "--model", "openai:a", "hello"][..], "openai:a", "models"),
+        ("providers: [ollama]", &["run", "--model", "openai:a", "hello"][..], "openai:a", "providers"),
+        ("services: [developer]", &["services", "enable", "memory"][..], "memory", "services"),
+        ("approval: ask", &["--approval", "auto", "run", "-a", "goose", "hello"][..], "--approval auto", "approval"),
+    ] {
+        let sandbox = managed(settings);
+        let mut command = sandbox.command(&[&["--managed", "managed.yaml"][..], args].concat());
+        let output = command.env("OPENAI_API_KEY", "a-key").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(managed_refusals(&sandbox), [refusal("command", subject, setting)], "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_managed_limit_that_ends_a_turn_is_an_entry() {
+    let sandbox = managed("limits: {turn: {requests: 1}}");
+    let model =
+        ScriptedModel::new(|_| Answer::Calls { id: "c", tool: "developer__list_dir", arguments: json!({"path": "."}) });
+    let command = sandbox.command(&["--managed", "managed.yaml", "run", "-a", "goose/assistant", "look around"]);
+    let output = model.offered_to(command).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(managed_refusals(&sandbox), [refusal("goose/assistant", "model request", "limits")]);
+}
+
+#[test]
+fn what_an_editor_is_refused_is_an_entry() {
+    let sandbox = managed("agents: [goose]\napproval: ask");
+    let command = sandbox.command(&["--managed", "managed.yaml", "acp", "-a", "coding"]);
+    let mut client = Acp::launch(&sandbox, command);
+    client.introduce(&json!({}));
+    client.refused("session/new", json!({"cwd": sandbox.path("project"), "mcpServers": []}));
+    eventually("the refusal is in the log", || managed_refusals(&sandbox) == [refusal("client", "coding", "agents")]);
+
+    let sandbox = managed("agents: [goose]\napproval: ask");
+    let mut client = Acp::launch(&sandbox, sandbox.command(&["--managed", "managed.yaml", "acp", "-a", "goose"]));
+    client.introduce(&json!({}));
+    let session = client.session();
+    client.refused("session/set_mode", json!({"sessionId": session, "modeId": "coding/backend"}));
+    let prompt = json!([{"type": "text", "text": "@coding/qa hello"}]);
+    client.refused("session/prompt", json!({"sessionId": session, "prompt": prompt}));
+    let level = json!({"sessionId": session, "configId": "approval", "value": "auto"});
+    client.refused("session/set_config_option", level);
+    let mut expected = [
+        refusal("goose/assistant", "coding/backend", "agents"),
+        refusal("goose/assistant", "coding/qa", "agents"),
+        refusal("goose/assistant", "auto", "approval"),
+    ];
+    expected[2][2] = expected[2][2].replace(":2)", ":3)");
+    eventually("all refusals are in the log", || managed_refusals(&sandbox) == expected);
+    let sessions: Vec<_> = entries(&sandbox, &["--kind", "managed"]).iter().map(|of| of["session"].clone()).collect();
+    assert!(sessions.iter().all(|id| *id == json!(session)), "in the chain of the session: {sessions:?}");
+}
+
+#[test]
+fn what_a_server_refuses_its_clients_is_an_entry() {
+    let sandbox = managed("agents: [goose]\nservices: [developer]");
+    let server = Server::start(&sandbox, &["--managed", "managed.yaml"]);
+    let token = token(&sandbox, "ci", &[]);
+    assert_eq!(server.get("/agents/coding", &token).status, 404);
+    assert_eq!(server.get("/agents/coding-qa", &token).status, 404);
+    assert_eq!(server.get("/agents/nobody", &token).status, 404);
+    let expected = [refusal("client", "coding/backend", "agents"), refusal("client", "coding/qa", "agents")];
+    eventually("both refusals are in the log", || managed_refusals(&sandbox) == expected);
 }
 
 #[test]

@@ -142,6 +142,29 @@ fn a_managed_limit_counts_before_a_looser_one() {
 }
 
 #[test]
+fn nothing_raises_a_managed_limit() {
+    let looser = "limits: {turn: {requests: 50}, session: {requests: 50}, principal: {requests: 50, per: month}}";
+    let of_profile = "profiles: {default: {limits: {requests: 50}}}";
+    for managed in ["turn: {requests: 1}", "session: {requests: 1}", "principal: {requests: 1, per: day}"] {
+        let flags: &[&str] = &["--max-turns", "50"];
+        for (user, project, flags) in [(looser, "", &flags[..0]), ("", looser, &flags[..0]), (of_profile, "", flags)] {
+            let sandbox = sandbox(user);
+            sandbox.write("project/managed.yaml", &format!("version: 1\nlimits: {{{managed}}}\n"));
+            if !project.is_empty() {
+                sandbox.write("project/.skein/config.yaml", &format!("version: 1\n{project}\n"));
+                assert_eq!(sandbox.skein(&["trust", "--yes"]).code, 0);
+            }
+            let model = restless();
+            let args = [&["--managed", "managed.yaml"][..], flags, &["look around"][..]].concat();
+            let ended = run(&sandbox, &model, &args);
+            let expected = "1 of 1 model requests (the managed setting `limits` (managed.yaml:2))";
+            assert!(ended.code == 1 && ended.stderr.contains(expected), "{managed}: {}", ended.whole());
+            assert_eq!(model.requests().len(), 1, "{managed}");
+        }
+    }
+}
+
+#[test]
 fn delegated_work_counts() {
     let sandbox = sandbox("limits: {turn: {requests: 4}}");
     let model = ScriptedModel::new(|request| {

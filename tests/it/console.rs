@@ -98,6 +98,11 @@ fn the_first_page_leads_to_the_login_and_back() {
     let referrer = login.header("referrer-policy");
     assert_eq!(referrer, Some("same-origin"), "browsers send the form with this `Origin`, and no address elsewhere");
     assert_eq!(server.request("GET", "/console/alive", &[SCRIPT], "").status, 401);
+    let referer = ("referer", "http://127.0.0.1/console/manifests/edit?file=config.yaml");
+    let sent = server.request("POST", "/console/manifests/preview", &[SAME_SITE, referer], "text=x");
+    let page = "/console/login?next=%2Fconsole%2Fmanifests%2Fedit%3Ffile%3Dconfig.yaml";
+    assert_eq!((sent.status, sent.header("location")), (303, Some(page)), "back to the form: {sent:?}");
+    assert_eq!(server.request("POST", "/console/manifests/preview", &[referer], "text=x").status, 401);
     assert_eq!(server.request("GET", "/console/assets/console.js", &[], "").status, 200, "an asset is public");
     assert_eq!(server.request("GET", "/console/assets/none.js", &[], "").status, 404);
 }
@@ -234,8 +239,12 @@ fn a_session_is_opened_prompted_listed_and_exported() {
     assert!(!later["html"].to_string().contains(">good morning<"), "only what is new: {later}");
     let listed = browser.get("/console/sessions?mode=goose%2Fassistant&state=idle").body;
     assert!(listed.contains(&format!("href=\"{path}\"")), "{listed}");
-    assert!(!browser.get("/console/sessions?mode=coding%2Fqa").body.contains(&path));
+    let is_listed = |query: &str| browser.get(&format!("/console/sessions?{query}")).body.contains(&path);
+    assert!(is_listed("mode=goose%2F*"), "all modes of an agent");
+    assert!(!is_listed("mode=coding%2Fqa") && !is_listed("mode=coding%2F*") && !is_listed("state=running"));
     assert!(browser.get("/console/sessions?q=second").body.contains(&format!("{path}?before=")));
+    assert!(is_listed("q=second&mode=goose%2F*&state=idle"), "filters apply to a search");
+    assert!(!is_listed("q=second&mode=coding%2F*") && !is_listed("q=second&state=waiting"));
     let export = browser.get(&format!("{path}/export?format=markdown"));
     assert!(export.header("content-disposition").unwrap().contains("attachment") && export.body.contains("second"));
     assert!(browser.get(&format!("{path}/export?format=json")).json()["events"].is_array());
@@ -246,6 +255,40 @@ fn a_session_is_opened_prompted_listed_and_exported() {
     assert_eq!(browser.post(&format!("{path}/settings"), &[("approval", "auto")]).status, 403, "looser than the token");
     assert_eq!(browser.post(&format!("{path}/settings"), &[("approval", "deny")]).status, 204);
     assert!(browser.get(&path).body.contains("value=\"deny\" selected"));
+}
+
+/// The page of a session lists the sessions that work for it, and their pages lead back.
+#[test]
+fn delegated_tasks_are_a_tree() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|request| {
+        let is_orchestrator = request["messages"][0].to_string().contains("You are orchestrator in mode auto");
+        match (is_orchestrator, has_result(request)) {
+            (true, false) => {
+                let task = serde_json::json!({"task": "say hello", "agent": "coding", "mode": "pm"});
+                Answer::Calls { id: "d1", tool: "summon__delegate", arguments: task }
+            }
+            (true, true) => Answer::Says(vec!["joined".to_owned()]),
+            (false, _) => Answer::Says(vec!["Report.".to_owned()]),
+        }
+    });
+    let server = start(&sandbox, &model);
+    let browser = Browser::log_in(&server, &token_for(&sandbox, "ana"));
+    let folder = sandbox.path("project").to_string_lossy().into_owned();
+    let prompt = "@orchestrator have someone say hello";
+    let fields = [("mode", "orchestrator/auto"), ("folder", folder.as_str()), ("prompt", prompt)];
+    let opened = browser.post("/console/sessions", &fields);
+    let parent = opened.header("x-console-next").unwrap_or_else(|| panic!("{opened:?}")).to_owned();
+    let tasks = || browser.get(&format!("{parent}/entries?after=0")).json()["tasks"].as_str().unwrap().to_owned();
+    eventually("the task has ended", || tasks().contains("coding/pm") && tasks().contains("state idle"));
+    let tree = tasks();
+    let child = tree.split("href=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    let page = browser.get(child);
+    assert!(page.body.contains("Report.") && page.body.contains(&format!("href=\"{parent}\"")), "{page:?}");
+    let refused = browser.post(&format!("{child}/prompt"), &[("prompt", "and now?")]);
+    assert_eq!(refused.status, 409, "its parent is prompted instead: {refused:?}");
+    let list = browser.get("/console/sessions").body;
+    assert!(list.contains(&parent) && !list.contains(child), "the list has sessions of the person");
 }
 
 #[test]

@@ -63,12 +63,12 @@ fn a_manifest_is_checked_compared_and_saved() {
         assert_eq!(page.status, 422, "{action}: {page:?}");
         let (_, after) = page.body.split_once("<code>transprt:</code>").expect("the line of the mistake");
         assert!(after.contains("unknown field `transprt`") && after.contains("did you mean `transport`?"), "{after}");
-        assert!(!page.body.contains("action=\"/console/manifests/save\""), "it cannot be saved");
+        assert!(!page.body.contains("action=\"/console/manifests/save?file="), "it cannot be saved");
     }
     assert!(!sandbox.path("config").join(FILE).exists());
     let preview = send(&chief, "preview", "", &SERVICE.replace('\n', "\r\n"));
     assert_eq!(preview.status, 200, "{preview:?}");
-    assert!(preview.body.contains("+name: web") && preview.body.contains("action=\"/console/manifests/save\""));
+    assert!(preview.body.contains("+name: web") && preview.body.contains("action=\"/console/manifests/save?file="));
     assert!(!sandbox.path("config").join(FILE).exists(), "a preview saves nothing");
     let saved = send(&chief, "save", "", SERVICE);
     assert_eq!((saved.status, saved.header("location")), (303, Some(&*format!("{}&saved=1", edit_path(FILE)))));
@@ -120,6 +120,36 @@ fn the_form_changes_only_its_fields() {
     assert!(!filled.body.contains("-# mine"), "comments stay");
     assert!(fill_in("").body.contains("-description: Reads pages."), "an empty field removes its entry");
     assert_eq!(fs::read_to_string(sandbox.path("config").join(FILE)).unwrap(), text, "nothing is saved");
+}
+
+#[test]
+fn the_form_has_the_items_of_lists() {
+    let sandbox = Sandbox::new();
+    let text =
+        "version: 1\ndelegates:\n  # tests\n  - coding/* # all\n  - to: goose/assistant\n    workspace: worktree\n";
+    sandbox.write("config/config.yaml", text);
+    let server = Server::start(&sandbox, &[]);
+    let chief = Browser::log_in(&server, &administrator(&sandbox));
+    let page = chief.get(&edit_path("config.yaml"));
+    for field in ["delegates.0.to", "delegates.1.workspace", "hooks.Stop.~0~.hooks.~1~.command", "models.~0~.window"] {
+        assert!(page.body.contains(&format!("name=\"field.{field}\"")), "{field} of the schema");
+    }
+    let base = version(&page);
+    let fill_in = |items: &[(&str, &str)]| {
+        let fields = [("file", "config.yaml"), ("base", base.as_str()), ("text", text), ("list.delegates", "1")];
+        chief.post("/console/manifests/form", &[&fields[..], items].concat())
+    };
+    let moved = [("item.delegates", "1"), ("item.delegates", "0")];
+    let new = [("item.delegates", "n1"), ("field.delegates.n1.to", "coding/pm")];
+    let filled = fill_in(&[moved, new].concat());
+    assert_eq!(filled.status, 200, "{filled:?}");
+    let order = ["to: goose/assistant", "# tests", "- coding/* # all", "- &quot;coding/pm&quot;"];
+    let places: Vec<_> = order.iter().map(|line| filled.body.rfind(line).expect(line)).collect();
+    assert!(places.is_sorted(), "{places:?} in {filled:?}");
+    let refused = fill_in(&[("item.delegates", "7")]);
+    assert_eq!(refused.status, 422, "{refused:?}");
+    assert!(refused.body.contains("no item") && refused.body.contains("load the page again"), "{refused:?}");
+    assert_eq!(fs::read_to_string(sandbox.path("config/config.yaml")).unwrap(), text, "nothing is saved");
 }
 
 #[test]

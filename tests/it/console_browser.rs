@@ -119,6 +119,7 @@ fn a_session_is_opened_prompted_searched_and_exported() {
     assert_eq!(answers.len(), 2, "each answer is there once: {seen}");
     assert!(answers[1].as_str().expect("text").contains("second prompt"), "{seen}");
     assert_eq!((&seen["empty"], &seen["approval"]), (&json!(""), &json!("deny")));
+    assert_eq!((&seen["picture"], &seen["files"]), (&json!([1]), &json!(0)), "it is shown, and sent once: {seen}");
     let export = seen["export"].as_str().expect("a file");
     assert!(export.contains("## You") && export.contains("second prompt"), "{export}");
     assert!(seen["hits"].as_u64() >= Some(1) && seen["found"] == true, "{seen}");
@@ -157,7 +158,8 @@ fn one_key_answers_only_a_row_that_was_seen() {
     }
 }
 
-/// Prompts, answers, titles, queries, permission requests, apps, manifests and the findings in them.
+/// Prompts, answers, results, titles, queries, permission requests, routes, rules, apps, manifests, their findings and
+/// their form.
 #[test]
 fn no_injection_runs_in_any_field() {
     if !full_tests() {
@@ -183,15 +185,23 @@ fn no_injection_runs_in_any_field() {
          transport:\n  http:\n    url: http://127.0.0.1:9/\n"
     );
     sandbox.write("config/services/hostile.yaml", &service);
+    // The model below looks for words of the prompt, and earlier sessions have them, too.
+    sandbox.write("config/config.yaml", "version: 1\nrecall: false\n");
     let content = texts.join("\n");
-    let model =
-        ScriptedModel::new(move |request| match asked(request).contains("write the corpus") && !has_result(request) {
-            true => {
-                let arguments = json!({"path": "<img src=x onerror=window.hit=1>.txt", "content": content});
-                Answer::Calls { id: "c1", tool: "developer__write_file", arguments }
-            }
-            false => Answer::Says(vec!["You said ".to_owned(), asked(request)]),
-        });
+    sandbox.write("project/corpus.txt", &content);
+    let model = ScriptedModel::new(move |request| {
+        let prompt = asked(request);
+        if has_result(request) {
+            Answer::Says(vec!["done".to_owned()])
+        } else if prompt.contains("write the corpus") {
+            let arguments = json!({"path": "<img src=x onerror=window.hit=1>.txt", "content": content});
+            Answer::Calls { id: "c1", tool: "developer__write_file", arguments }
+        } else if prompt.contains("read the corpus") {
+            Answer::Calls { id: "c1", tool: "developer__read_file", arguments: json!({"path": "corpus.txt"}) }
+        } else {
+            Answer::Says(vec!["You said ".to_owned(), prompt])
+        }
+    });
     let (_server, url) = console(&sandbox, &model, 0);
     let seen = browse(&sandbox, "injections", &[&url, &corpus.display().to_string(), "goose/assistant"]);
     assert_eq!((&seen["hits"], &seen["violations"]), (&json!([]), &json!([])));
@@ -199,6 +209,8 @@ fn no_injection_runs_in_any_field() {
     assert_eq!(seen["scripts"], json!(["/console/assets/console.js"]));
     assert_eq!((&seen["apps"], &seen["diff"]), (&json!(apps), &json!(true)), "they are shown as text");
     assert!(seen["findings"].as_u64() >= Some(60), "{seen}");
+    assert_eq!(seen["result"], true, "{seen}");
+    assert!(seen["items"].as_u64() >= Some(60), "each name is an item of the form: {seen}");
 }
 
 /// A person opens a new file, makes a mistake, corrects it, and loses a race against another program.
@@ -217,9 +229,33 @@ fn a_manifest_with_a_mistake_is_not_saved() {
     assert!(seen["kept"].as_str().expect("a text").contains("transprt"), "the text is still there: {seen}");
     assert!(seen["added"].as_str().expect("a diff").contains("+name: web"), "{seen}");
     assert_eq!((&seen["saved"], &seen["listed"], &seen["graph"]), (&json!(true), &json!(1), &json!(1)), "{seen}");
+    assert_eq!(
+        (&seen["unknown"], &seen["live"]),
+        (&json!(0), &json!(1)),
+        "an open graph shows the new service: {seen}"
+    );
+    assert!(seen["draft"].as_str().expect("a text").contains("From the form."), "it is not saved yet: {seen}");
     assert!(seen["form"].as_str().expect("a diff").contains("+description: \"From the form.\""), "{seen}");
     assert!(seen["changed"].as_str().expect("a reason").contains("has changed on disk"), "{seen}");
     assert!(crate::support::read(&file).contains("Theirs."), "the file of the other program stays");
+}
+
+#[test]
+fn items_of_a_list_change_with_the_keyboard_alone() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let delegates = "delegates:\n  # tests\n  - coding/*\n  - to: goose/assistant # helps\n    workspace: worktree\n";
+    sandbox.write("config/config.yaml", &format!("version: 1\n{delegates}"));
+    let (_server, url) = console(&sandbox, &echo(), 0);
+    let seen = browse(&sandbox, "items", &[&url]);
+    let states = ["Added as item 3 of 3.", "Now item 2 of 3.", "Removed. 2 items are left."];
+    assert_eq!(seen["states"], json!(states), "{seen}");
+    assert_eq!((&seen["focus"], &seen["next"]), (&json!("Move up: new item"), &json!("Remove: new item")), "{seen}");
+    let text = "version: 1\ndelegates:\n  - \"coding/pm\"\n  - to: goose/assistant # helps\n    workspace: worktree\n\
+                hooks:\n  Stop:\n    - hooks:\n        - command: \"true\"\n";
+    assert_eq!(seen["text"], text);
 }
 
 #[test]
@@ -291,6 +327,25 @@ fn tabs_without_shared_workers_stay_live() {
     assert_eq!((&seen["tabs"], &seen["workers"]), (&json!(10), &json!(0)), "{seen}");
 }
 
+/// Login, session, approval, search, manifest with a mistake, routing and logout: each control is reached with Tab.
+#[test]
+fn every_flow_works_with_the_keyboard_alone() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (_server, origin, _) = serve(&sandbox, &writer());
+    let folder = sandbox.path("project").to_string_lossy().into_owned();
+    let token = token(&sandbox, "chief", &["--admin", "--root", &folder, "--approval", "ask"]);
+    let seen = browse(&sandbox, "keyboard", &[&origin, &token]);
+    assert_eq!(seen["result"], json!(["Result"]), "{seen}");
+    assert!(sandbox.path("project/new.txt").exists(), "the request was allowed");
+    assert_eq!((&seen["hits"], &seen["filter"]), (&json!(true), &json!("goose/*")), "{seen}");
+    assert!(seen["finding"].as_str().expect("a finding").contains("unknown field"), "{seen}");
+    assert_eq!(seen["route"], "coding/frontend", "{seen}");
+    assert_eq!(seen["end"], "/console/login", "{seen}");
+}
+
 #[test]
 fn a_restart_of_the_server_loses_no_typed_text() {
     if !full_tests() {
@@ -313,6 +368,33 @@ fn a_restart_of_the_server_loses_no_typed_text() {
     assert!(browser.wait().expect("it ends").success());
     assert_eq!((&seen["kept"], &seen["back"]), (&json!("half a sent"), &json!("half a sent")), "{seen}");
     assert_eq!(seen["prompts"], json!(["good morning", "half a sentence"]));
+}
+
+/// A login with a token outlasts the restart, so the tab goes on by itself.
+#[test]
+fn a_tab_goes_on_after_a_restart_of_the_server() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let model = echo();
+    let (server, origin, token) = serve(&sandbox, &model);
+    let address = server.address.to_string();
+    let mut command = story(&sandbox, "reconnect", &[&origin, &token]);
+    let mut browser = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the browser runs");
+    let mut lines = BufReader::new(browser.stdout.take().expect("its stdout")).lines();
+    let mut stdin = browser.stdin.take().expect("its stdin");
+    assert_eq!(lines.next().expect("a line").expect("text"), r#"{"ready":true}"#);
+    drop(server);
+    writeln!(stdin, "gone").expect("the browser listens");
+    assert_eq!(lines.next().expect("a line").expect("text"), r#"{"offline":true}"#);
+    let flags = ["serve", "--listen", &address, "-a", "goose/assistant"];
+    let _server = Server::launch(model.offered_to(sandbox.command(&flags)));
+    writeln!(stdin, "back").expect("the browser listens");
+    let seen: Value = serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("JSON");
+    assert!(browser.wait().expect("it ends").success());
+    assert_eq!(seen["prompts"], json!(["good morning", "while it was away"]), "it reads what it missed: {seen}");
+    assert_eq!((&seen["draft"], &seen["state"]), (&json!("half a sent"), &json!("")), "{seen}");
 }
 
 /// The folder for pictures; `SKEIN_TEST_SHOTS` keeps them.
@@ -346,10 +428,11 @@ fn the_first_view_is_small_and_asks_once_per_asset() {
     let (_server, url) = console(&sandbox, &echo(), 0);
     let seen = browse(&sandbox, "first", &[&url]);
     assert!(seen["bytes"].as_u64() <= Some(100_000), "{seen}");
-    let mut assets: Vec<_> = seen["assets"].as_array().expect("assets").iter().map(Value::to_string).collect();
-    let all = assets.len();
-    assets.sort();
-    assets.dedup();
-    // The style sheet and the icon belong to the login page and to the first page.
-    assert!(all <= assets.len() + 2, "{seen}");
+    assert!(seen["assets"].as_array().expect("assets").len() >= 3, "{seen}");
+    let fetched = seen["fetched"].as_array().expect("assets");
+    assert!(fetched.contains(&json!("/console/assets/console.js")), "{seen}");
+    // They belong to the login page and to the first page.
+    for asset in ["/console/assets/console.css", "/console/assets/icon.svg"] {
+        assert!(!fetched.contains(&json!(asset)), "{asset} was there already: {seen}");
+    }
 }

@@ -191,6 +191,28 @@ fn turn_reported_as_ended_survives_a_kill() {
     }
 }
 
+/// A client that loads the session does not take the end of an earlier turn for that of the last one.
+#[test]
+fn turn_that_a_kill_cut_off_is_reported_as_interrupted() {
+    let sandbox = Sandbox::new();
+    let mut client = Acp::start(&sandbox);
+    client.on_permission("allow_once");
+    let session = client.session();
+    let load = |client: &mut Acp| {
+        let params = serde_json::json!({"sessionId": session, "cwd": client.cwd(), "mcpServers": []});
+        client.ask("session/load", params)["_meta"]["_skein/turn"].clone()
+    };
+    client.prompt(&session, "hello");
+    let mark = client.mark();
+    client.begin(&session, "run sleep 60");
+    client.wait_update(mark, &session, "tool_call_update");
+    assert_eq!(load(&mut Acp::start(&sandbox))["stopReason"], serde_json::Value::Null, "the turn has not ended");
+    client.kill();
+    let turn = load(&mut Acp::start(&sandbox));
+    assert!(turn["error"]["message"].as_str().is_some_and(|text| text.contains("turn interrupted")), "{turn}");
+    assert_eq!((&turn["running"], &turn["stopReason"]), (&serde_json::json!(false), &serde_json::Value::Null));
+}
+
 #[test]
 fn processes_at_the_same_time_lose_nothing() {
     let folder = tempfile::tempdir().unwrap();

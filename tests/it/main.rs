@@ -61,6 +61,8 @@ mod console;
 mod console_admin;
 /// The console in a real browser: flows, injections, tabs, restarts, accessibility.
 mod console_browser;
+/// The steps of packaging/Containerfile in a folder with Debian, and the server that they make.
+mod container;
 /// An MCP client that works on the lines of the wire.
 mod client;
 /// Manifests that are wrong, and exactly what is said about them.
@@ -151,6 +153,8 @@ mod peers;
 mod permissions;
 /// Parts that only Linux has.
 mod portable;
+/// `skein principal delete`, with both kinds of stores.
+mod principal_deletion;
 /// Principals: what one of them never sees of another, and the limits of their tokens.
 mod principals;
 /// Profiles: models, agent, mode and services, from the config or a file.
@@ -192,6 +196,8 @@ mod run_outcome;
 mod sandbox;
 /// JSON Schemas against the types.
 mod schemas;
+/// Steps that migrate a shared store, and releases that share it.
+mod schema_steps;
 /// Scripts of `run_script`: rules, questions, the files that keep them, the sandbox.
 mod scripts;
 /// Keys in every source, searched for in every place that is written.
@@ -218,6 +224,8 @@ mod serve_conformance;
 mod serve_files;
 /// MCP endpoints of `skein serve`: modes, services, agents.
 mod serve_mcp;
+/// MCP endpoints on the wire: progress, cut streams, cancelled calls, malformed messages.
+mod serve_mcp_streams;
 /// `skein acp --connect`: cuts at every message, wrong tokens, URLs and certificates.
 mod serve_connect;
 /// Metrics of `skein serve`, checked by promtool.
@@ -226,6 +234,8 @@ mod serve_metrics;
 mod serve_oidc;
 /// `skein serve` behind nginx.
 mod serve_proxy;
+/// A client of `skein serve` that is cut off at any message of a turn, and connects again.
+mod serve_reconnect;
 /// The REST API of `skein serve`: agents, runs, questions, sessions, two principals.
 mod serve_rest;
 /// schemathesis against the REST API of `skein serve`.
@@ -250,6 +260,8 @@ mod ownership;
 mod ownership_model;
 /// Several servers with one store: clients on any of them, take-over, and what refuses to start.
 mod replicas;
+/// Rules that principals keep, on servers with one store.
+mod shared_rules;
 /// One suite for the stores in SQLite and PostgreSQL, and `--store`.
 mod shared_store;
 /// `skein store`: moves between stores, encryption, retention.

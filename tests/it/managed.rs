@@ -133,6 +133,36 @@ fn a_changed_level_binds_sessions_that_are_open() {
     assert!(client.refused("session/set_config_option", choice("auto")).to_string().contains("`read-only`"));
 }
 
+/// Nobody keeps a tighter managed file away with a config that has an error.
+#[test]
+fn an_invalid_config_does_not_delay_managed_settings() {
+    let sandbox = sandbox("approval: auto");
+    std::fs::create_dir(sandbox.path("project/.skein")).unwrap();
+    let mut client = Acp::launch(&sandbox, sandbox.command(&["--managed", "managed.yaml", "acp", "-a", "goose"]));
+    client.introduce(&json!({}));
+    let session = client.session();
+    let choice = |value: &str| json!({"sessionId": session, "configId": "approval", "value": value});
+    client.ask("session/set_config_option", choice("auto"));
+    sandbox.write("config/config.yaml", "version: 1\napproval: sometimes\n");
+    // The folder belongs to no project any more.
+    std::fs::remove_dir(sandbox.path("project/.skein")).unwrap();
+    client.prompt(&session, "run touch before");
+    assert!(sandbox.path("project/before").exists(), "what was valid before still applies");
+    sandbox.write("project/managed.yaml", "version: 1\napproval: read-only\nservices: [developer]\n");
+    let said = spoken(&client.prompt(&session, "run touch after").1);
+    assert!(!sandbox.path("project/after").exists(), "{said}");
+    assert!(client.refused("session/set_config_option", choice("auto")).to_string().contains("`read-only`"));
+    let tools = spoken(&client.prompt(&session, "/tools").1);
+    assert!(tools.contains("read_file") && !tools.contains("remember"), "{tools}");
+    let other = client.session();
+    client.prompt(&other, "run touch after");
+    assert!(!sandbox.path("project/after").exists(), "new sessions have the settings, too");
+    // The file of the administrator has an error: its last valid settings apply.
+    sandbox.write("project/managed.yaml", "version: 1\napproval: [auto\n");
+    client.prompt(&session, "run touch after");
+    assert!(!sandbox.path("project/after").exists());
+}
+
 #[test]
 fn no_rule_allows_what_a_managed_rule_denies() {
     let allow = "permissions: [{tool: developer__shell, then: allow}]";
@@ -170,6 +200,30 @@ fn nothing_loosens_the_sandbox() {
         flag.contains("in spite of --sandbox: the managed setting `sandbox` (managed.yaml:2) requires it"),
         "{flag}"
     );
+}
+
+/// A user writes an agent that wants more than is allowed.
+#[test]
+fn an_own_agent_has_the_managed_floors() {
+    let own = "version: 1\nkind: agent\nname: own\ndescription: Mine.\nmetadata: {dependencies: [developer]}\nmodes:\n  \
+               - {slug: a, description: Works., prompt: own.md, tool_groups: [read, edit, command], \
+               dependencies: [developer], approval: auto, sandbox: {files: full, network: on}}\n";
+    const EXTRA: &[&str] = &["--manifests", "extra"];
+    for (folder, args) in [("config/agents", &EXTRA[..0]), ("project/extra", EXTRA)] {
+        let sandbox = sandbox("approval: ask\nsandbox: {enforce: required, files: read-only, network: off}");
+        sandbox.write(&format!("{folder}/own.yaml"), own);
+        sandbox.write(&format!("{folder}/own.md"), "You work.\n");
+        let attempt = flags(args);
+        let shown = attempt.command(&sandbox, &["agents", "show", "own", "--json"]).output().unwrap();
+        let said = String::from_utf8_lossy(&shown.stderr).into_owned();
+        let agent: Value = serde_json::from_slice(&shown.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+        let profile = &agent["modes"][0]["sandbox"];
+        let seen = (&profile["enforce"], &profile["files"], &profile["network"]["otherwise"]);
+        assert_eq!(seen, (&json!("required"), &json!("read-only"), &json!("off")), "{profile}");
+        let decided = attempt.command(&sandbox, &["permissions", "test", "-a", "own/a", TOUCH]).output().unwrap();
+        let text = String::from_utf8_lossy(&[decided.stdout, decided.stderr].concat()).into_owned();
+        assert!(text.contains("ask: the approval level is `ask`; the managed setting `approval`"), "{text}");
+    }
 }
 
 #[test]
@@ -210,8 +264,9 @@ fn nothing_reaches_another_host() {
 
 #[test]
 fn nothing_brings_back_another_agent() {
-    let attempts: [(Attempt, &[&str]); 4] = [
+    let attempts: [(Attempt, &[&str]); 5] = [
         (Attempt::default(), &["run", "-a", "coding", "hello"]),
+        (Attempt::default(), &["run", "-m", "backend", "hello"]),
         (Attempt::default(), &["run", "-a", "coding/backend", "hello"]),
         (user("profiles: {default: {agent: coding, mode: backend}}"), &["run", "hello"]),
         (flags(&["--manifests", "own.yaml"]), &["run", "-a", "own", "hello"]),
@@ -283,9 +338,60 @@ fn nothing_brings_back_another_service() {
     assert!(!enabled.status.success() && text.contains(expected), "{text}");
 }
 
+const OWN_MEMORY: &str = "version: 1\nkind: service\nname: memory\ndescription: Mine.\n\
+                          groups: {memory: [echo]}\ntransport: {stdio: {command: own-memory}}\n";
+const OWN_CODING: &str = "version: 1\nkind: agent\nname: coding\ndescription: Mine.\n\
+                          runtime: {acp: {command: own-agent}}\nmodes: [{slug: backend, description: Works.}]\n";
+
+/// A user gives a manifest the name of what is allowed.
+#[test]
+fn nobody_replaces_an_allowed_service() {
+    for (file, flags) in
+        [("config/services/memory.yaml", vec![]), ("project/own.yaml", vec!["--manifests", "own.yaml"])]
+    {
+        for (managed, is_allowed) in [
+            ("services: [developer, memory]", false),
+            ("services: ['*']", false),
+            ("services: [developer, {name: memory, from: skein}]", false),
+            ("services: [developer, {name: memory, from: user}]", true),
+        ] {
+            let sandbox = sandbox(managed);
+            sandbox.write(file, OWN_MEMORY);
+            let args = [&["--managed", "managed.yaml"][..], &flags[..], &["tools", "-a", "goose/assistant"]].concat();
+            let text = sandbox.skein(&args).whole();
+            let expected = "the managed setting `services` (managed.yaml:2) allows the service memory only as Skein";
+            assert_eq!(text.contains(expected), !is_allowed, "{managed}: {text}");
+        }
+    }
+    let unmanaged =
+        sandbox("services: [developer, memory]").skein(&["--managed", "managed.yaml", "tools", "-a", "goose"]);
+    assert!(unmanaged.stdout.contains("memory__remember"), "the service of Skein: {}", unmanaged.whole());
+}
+
+#[test]
+fn nobody_replaces_an_allowed_agent() {
+    let expected = "the managed setting `agents` (managed.yaml:2) allows it only as Skein defines it, not as";
+    for (file, flags) in [("config/agents/coding.yaml", vec![]), ("project/own.yaml", vec!["--manifests", "own.yaml"])]
+    {
+        for managed in ["agents: [coding, goose]", "agents: ['*']"] {
+            let sandbox = sandbox(managed);
+            sandbox.write(file, OWN_CODING);
+            let front = [&["--managed", "managed.yaml"][..], &flags[..]].concat();
+            for args in [["-a", "coding/backend"], ["--model", "acp:coding"]] {
+                let run = sandbox.skein(&[&front[..], &["run"], &args[..], &["hello"]].concat());
+                assert!(run.code == 2 && run.stderr.contains(expected), "{managed}: {}", run.whole());
+            }
+        }
+    }
+    let sandbox = sandbox("agents: [{name: coding, from: user}]");
+    sandbox.write("config/agents/coding.yaml", OWN_CODING);
+    let shown = sandbox.skein(&["--managed", "managed.yaml", "agents", "show", "coding"]);
+    assert_eq!(shown.code, 0, "{}", shown.whole());
+}
+
 #[test]
 fn an_editor_cannot_bring_another_service() {
-    let sandbox = sandbox("services: [developer, 'allowed*']");
+    let sandbox = sandbox("services: [developer, {name: 'allowed*', from: user}]");
     let mut client = Acp::launch(&sandbox, sandbox.command(&["--managed", "managed.yaml", "acp", "-a", "goose"]));
     client.introduce(&json!({}));
     let echo = |name: &str| json!({"name": name, "command": servers::mcp_echo(), "args": [], "env": []});
@@ -319,6 +425,13 @@ fn nothing_reaches_another_provider_or_model() {
         user("profiles: {default: {processor: 'openai:scripted'}}"),
         project("profiles: {default: {processor: 'openai:scripted'}}"),
         Attempt { variables: &[("SKEIN_ACCELERATOR", "openai:scripted")], ..flags(&["--model", "ollama:a"]) },
+        user("profiles: {default: {processor: 'ollama:a', accelerator: 'openai:scripted'}}"),
+        user("profiles: {default: {processor: ['ollama:a', 'openai:scripted']}}"),
+        Attempt { user: "profiles: {other: {processor: 'openai:scripted'}}", ..flags(&["--profile", "other"]) },
+        Attempt {
+            user: "profiles: {other: {processor: 'openai:scripted'}}",
+            ..variable(&[("SKEIN_PROFILE", "other")])
+        },
         user(own),
     ];
     for attempt in attempts {
@@ -373,6 +486,37 @@ fn nobody_makes_a_model_free_under_a_managed_limit() {
     let priced = format!("{limit}\nprices: {{'openai:scripted': {{input: 0, output: 0}}}}");
     let run = ask(&sandbox(&priced), &scripted, Some(&model));
     assert_eq!((run.code, run.stdout.trim()), (0, "reached"), "{}", run.whole());
+}
+
+/// What a command says that wants to export spans, and whether something reached the receiver.
+fn export(managed: &str, attempt: &Attempt) -> (String, bool) {
+    let receiver = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    receiver.set_nonblocking(true).unwrap();
+    let address = format!("http://{}", receiver.local_addr().unwrap());
+    let sandbox = sandbox(&managed.replace("RECEIVER", &address));
+    let mut command = attempt.command(&sandbox, &["run", "-a", "goose/planner", "hello"]);
+    let output = command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &address).output().unwrap();
+    (String::from_utf8_lossy(&output.stderr).into_owned(), receiver.accept().is_ok())
+}
+
+#[test]
+fn nothing_sends_telemetry_elsewhere() {
+    let attempts = [
+        Attempt::default(),
+        variable(&[("OTEL_TRACES_EXPORTER", "otlp")]),
+        variable(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:1/v1/traces")]),
+    ];
+    for attempt in attempts {
+        for managed in ["telemetry: {endpoints: []}", "telemetry: {endpoints: ['https://collector.example.com']}"] {
+            let (said, has_arrived) = export(managed, &attempt);
+            let expected = "no telemetry is exported: the managed setting `telemetry` (managed.yaml:2) does not allow";
+            assert!(said.contains(expected) && !has_arrived, "{managed}: {said}");
+        }
+    }
+    let (said, has_arrived) = export("telemetry: {endpoints: ['RECEIVER']}", &Attempt::default());
+    assert!(!said.contains("no telemetry") && has_arrived, "{said}");
+    let (said, has_arrived) = export("telemetry: {endpoint: RECEIVER}", &Attempt::default());
+    assert!(said.contains("the managed settings cannot be used") && !has_arrived, "an unknown key: {said}");
 }
 
 #[test]

@@ -48,10 +48,13 @@ struct Asked {
     tools: Mutex<Vec<String>>,
     /// The arguments that each question showed.
     shown: Mutex<Vec<Value>>,
+    /// Why an answer to each question covers this question only. `None` if an answer can last.
+    reasons: Mutex<Vec<Option<String>>>,
 }
 
 impl Asker for Asked {
     fn ask(&self, question: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
+        self.reasons.lock().unwrap().push(question.once_reason());
         self.tools.lock().unwrap().push(question.tool);
         self.shown.lock().unwrap().push(Value::Object(question.arguments));
         Box::pin(async { self.answer })
@@ -75,7 +78,8 @@ impl<'a> Desk<'a> {
         let session = wired.session("desk");
         let manager = SessionServices::new(wired.runtime.broker().clone(), Vec::new());
         assert!(session.manager.set(Arc::new(manager)).is_ok());
-        let asked = Arc::new(Asked { answer, tools: Mutex::default(), shown: Mutex::default() });
+        let asked =
+            Arc::new(Asked { answer, tools: Mutex::default(), shown: Mutex::default(), reasons: Mutex::default() });
         let terms = BindRequest {
             session: Arc::clone(&session),
             approval: Some(level),
@@ -364,6 +368,10 @@ async fn proposal_from_a_url_asks_about_host_and_service() {
     let [host, service] = questions.as_slice() else { panic!("two questions: {questions:?}") };
     assert_eq!(host["url"], json!("http://registry.example/v0/servers/greeter"));
     assert_eq!(service["connects_to"], json!(mcp.url));
+    // An answer about the host may last. "Always" add this service would have no effect, so it is not offered.
+    assert_eq!(desk.asked(), ["extensionmanager__propose_service", "service:add"]);
+    let reasons = std::mem::take(&mut *desk.asked.reasons.lock().unwrap());
+    assert_eq!(reasons, [None, Some("An answer covers this service only".to_owned())]);
     assert!(wired.text("config/services/greeter.yaml").contains("name: greeter"));
     wired.stop().await;
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::acp::{Acp, selected};
 use crate::support::http::{HttpServer, Reply};
+use crate::support::tmux::{Terminal, eventually};
 use crate::support::{Sandbox, full_tests, require_full_tests, until};
 
 const ASKED: &str = "session/request_permission";
@@ -112,6 +113,27 @@ fn a_project_cannot_choose_a_webhook() {
     let checked = sandbox.skein(&["check"]);
     let expected = "error[E122]: a project's config cannot set `notifications`";
     assert!(checked.code != 0 && checked.stderr.contains(expected), "{}", checked.whole());
+}
+
+#[test]
+fn the_terminal_rings_once_for_a_question() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.write("config/config.yaml", "version: 1\nnotifications: {after: 2s, desktop: false}\n");
+    let terminal = Terminal::start(&sandbox, None, (100, 40), &["chat", "-a", "goose", "--approval", "ask"]);
+    let output = sandbox.path("output");
+    let bells = || std::fs::read(&output).unwrap_or_default().iter().filter(|byte| **byte == 7).count();
+    terminal.copy_output(&output);
+    terminal.enter("run touch made");
+    terminal.shows("wants to run:");
+    let before = bells();
+    eventually("it rings", || bells() > before);
+    // More time than a second bell would take.
+    std::thread::sleep(Duration::from_millis(2_500));
+    assert_eq!(bells(), before + 1);
+    terminal.press(&["n"]);
 }
 
 /// The bus has no desktop, so the call fails; a monitor sees that it was made, once.

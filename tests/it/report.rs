@@ -68,3 +68,47 @@ fn a_report_is_limited_to_a_period_and_a_project() {
     assert_eq!(wrong.code, 2, "{}", wrong.whole());
     assert!(wrong.stderr.contains("`7d`"), "{}", wrong.whole());
 }
+
+/// Changes the store behind Skein's back.
+fn change_store(sandbox: &Sandbox, changes: &str) {
+    rusqlite::Connection::open(sandbox.path("data/sessions.db")).unwrap().execute_batch(changes).unwrap();
+}
+
+/// One session spent a month ago and now.
+#[test]
+fn tokens_and_cost_are_those_of_the_period() {
+    let sandbox = used();
+    change_store(
+        &sandbox,
+        "UPDATE session SET input = 100, output = 10, cost = 0.5 WHERE id = (SELECT min(id) FROM session);
+         UPDATE spending SET at = at - 2592000000;
+         UPDATE session SET input = 107, output = 11, cost = 0.75 WHERE id = (SELECT min(id) FROM session);",
+    );
+    let spent = |since: &str| sandbox.skein(&["report", "--since", since, "--format", "json"]).json()["spent"].clone();
+    assert_eq!(spent("7d"), json!({"input": 7, "output": 1, "cached": 0, "cost": 0.25}));
+    assert_eq!(spent("60d"), json!({"input": 107, "output": 11, "cached": 0, "cost": 0.75}));
+    let text = sandbox.skein(&["report"]);
+    assert!(text.stdout.contains("spent 7 tokens in and 1 out, $0.25"), "{}", text.whole());
+    let days = sandbox.skein(&["report", "--since", "60d", "--format", "json"]).json()["days"].clone();
+    let tokens: Vec<_> = days.as_object().unwrap().values().filter_map(|day| day["tokens"].as_u64()).collect();
+    assert_eq!(tokens, [110, 8], "{days}");
+}
+
+#[test]
+fn a_report_groups_by_principal() {
+    let sandbox = used();
+    change_store(&sandbox, "UPDATE session SET principal = 'ci', input = 9 WHERE id = (SELECT max(id) FROM session);");
+    let report = sandbox.skein(&["report", "--format", "json"]).json();
+    assert_eq!((&report["sessions"], &report["turns"]), (&json!(2), &json!(2)), "all principals: {report}");
+    let sessions = |name: &str| report["principals"][name]["sessions"].clone();
+    assert_eq!((sessions("local"), sessions("ci")), (json!(1), json!(1)), "{report}");
+    assert_eq!(report["principals"]["ci"]["spent"]["input"], 9, "{report}");
+    let one = sandbox.skein(&["report", "--principal", "ci", "--format", "json"]).json();
+    assert_eq!((&one["sessions"], &one["spent"]["input"]), (&json!(1), &json!(9)), "{one}");
+    assert!(one["principals"]["local"].is_null(), "{one}");
+    let text = sandbox.skein(&["report"]).stdout;
+    assert!(text.contains("By principal") && text.contains("ci  1 sessions, 1 turns"), "{text}");
+    let unknown = sandbox.skein(&["report", "--principal", "nobody"]);
+    assert_eq!(unknown.code, 2, "{}", unknown.whole());
+    assert!(unknown.stderr.contains("there are: ci, local"), "{}", unknown.whole());
+}

@@ -114,13 +114,7 @@ fn the_built_in_modes_take_what_is_theirs() {
         routed(&sandbox.skein(&["route", "--json", list])).into_iter().map(|(_, task, _)| task).collect();
     assert_eq!(tasks, expected_list);
 
-    // The same from a damaged file, which is whole afterwards.
-    let files: Vec<_> = fs::read_dir(sandbox.path("data/router")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(files.len(), 1);
-    let whole = fs::read(&files[0]).unwrap();
-    fs::write(&files[0], &whole[..whole.len() / 2]).unwrap();
-    assert_eq!(routed(&sandbox.skein(&["route", "--json", "fix the login API and add a dark theme"])), expected);
-    assert!(fs::read(&files[0]).unwrap() == whole);
+    assert!(!sandbox.path("data/router").exists(), "the router of the built-in modes is compiled in");
 }
 
 #[test]
@@ -130,6 +124,14 @@ fn an_agent_of_ones_own_is_routed_to_and_measured() {
     assert_eq!(sandbox.skein(&["trust", "--yes"]).code, 0);
     let found = routed(&sandbox.skein(&["route", "--json", "bake some bread rolls in the oven"]));
     assert_eq!(found[0].0, "house/kitchen");
+
+    // The same from a damaged file, which is whole afterwards.
+    let files: Vec<_> = fs::read_dir(sandbox.path("data/router")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), 1);
+    let whole = fs::read(&files[0]).unwrap();
+    fs::write(&files[0], &whole[..whole.len() / 2]).unwrap();
+    assert_eq!(routed(&sandbox.skein(&["route", "--json", "bake some bread rolls in the oven"])), found);
+    assert!(fs::read(&files[0]).unwrap() == whole);
 
     // What the user has chosen once is chosen again, in this project.
     let prompt = "bake some bread rolls in the oven";
@@ -157,8 +159,11 @@ fn an_agent_of_ones_own_is_routed_to_and_measured() {
     ] {
         assert_eq!(measured[key], value, "{key}: {measured}");
     }
+    let error = measured["calibration_error"].as_f64().expect("a number");
+    assert!((0.0..0.5).contains(&error), "{measured}");
     let text = sandbox.skein(&["route", "--eval", "cases.tsv"]).stdout;
     assert!(text.starts_with("cases     2 for 2 modes, 1 that belong nowhere\naccuracy  100.0 %\n"), "{text}");
+    assert!(text.contains("\noff by    0."), "{text}");
 }
 
 #[test]

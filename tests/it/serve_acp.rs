@@ -266,6 +266,99 @@ async fn a_client_that_stops_reading_loses_its_connection() {
     eventually("the connection of the deaf client is closed", connections);
 }
 
+/// Reads an event stream until the answer to a request has arrived.
+fn read_answer(stream: &mut std::net::TcpStream, id: u64) -> Value {
+    let mut text = String::new();
+    loop {
+        let mut buffer = [0; 4096];
+        let count = std::io::Read::read(stream, &mut buffer).unwrap();
+        assert!(count > 0, "the stream ended: {text}");
+        text.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        let mut messages = events.filter_map(|data| serde_json::from_str::<Value>(data).ok());
+        if let Some(answer) = messages.find(|message| message["id"] == id) {
+            return answer;
+        }
+    }
+}
+
+/// A model that says 6 MB.
+fn flood() -> ScriptedModel {
+    let many = || (0..1200).map(|_| "word ".repeat(1000)).collect();
+    ScriptedModel::new(move |request| match request.to_string().contains("a flood") {
+        true => Answer::Says(many()),
+        false => Answer::Says(vec!["done".to_owned()]),
+    })
+}
+
+/// An ACP client over HTTP.
+struct HttpClient<'a> {
+    server: &'a Server,
+    token: &'a str,
+    connection: String,
+}
+
+impl HttpClient<'_> {
+    /// Opens an event stream, of the connection or of the session in `header`.
+    fn subscribe(&self, header: &str) -> std::net::TcpStream {
+        let head = format!(
+            "GET /acp HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\naccept: text/event-stream\r\n\
+             acp-connection-id: {}\r\n{header}\r\n",
+            self.server.address, self.token, self.connection
+        );
+        let mut stream = self.server.connect();
+        std::io::Write::write_all(&mut stream, head.as_bytes()).unwrap();
+        stream
+    }
+
+    fn send(&self, id: u64, method: &str, params: Value) -> u16 {
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
+        post(self.server, self.token, Some(&self.connection), &message).status
+    }
+
+    /// Prompts four sessions for a flood, and returns their streams.
+    fn prompt_four_sessions(&self, answers: &mut std::net::TcpStream, root: &str) -> Vec<std::net::TcpStream> {
+        let prompt_session = |id| {
+            assert_eq!(self.send(id, "session/new", json!({"cwd": root, "mcpServers": []})), 202);
+            let session = read_answer(answers, id)["result"]["sessionId"].as_str().unwrap().to_owned();
+            let stream = self.subscribe(&format!("acp-session-id: {session}\r\n"));
+            let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "a flood"}]});
+            assert_eq!(self.send(10 + id, "session/prompt", prompt), 202);
+            stream
+        };
+        (1..=4).map(prompt_session).collect()
+    }
+}
+
+/// The same over HTTP, where each session has a stream.
+#[test]
+fn a_client_that_leaves_its_streams_unread_is_removed() {
+    let (sandbox, model) = (Sandbox::new(), flood());
+    let server =
+        Server::launch(model.offered_to(sandbox.command(&["serve", "-a", "goose", "--listen", "127.0.0.1:0"])));
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
+    let client = HttpClient { server: &server, token: &token, connection: open(&server, &token) };
+    let mut answers = client.subscribe("");
+    let _unread = client.prompt_four_sessions(&mut answers, &root(&sandbox));
+    let is_removed = || server.get("/metrics", &token).body.contains("skein_connections{kind=\"acp_http\"} 0\n");
+    eventually("the connection is removed", is_removed);
+    assert_eq!(client.send(20, "session/list", json!({})), 404);
+}
+
+/// The same for a client that reads one stream all the time. Less than the 32 MiB of a client that reads slowly wait.
+#[test]
+fn a_client_that_leaves_some_streams_unread_is_removed() {
+    let (sandbox, model) = (Sandbox::new(), flood());
+    let server =
+        Server::launch(model.offered_to(sandbox.command(&["serve", "-a", "goose", "--listen", "127.0.0.1:0"])));
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
+    let client = HttpClient { server: &server, token: &token, connection: open(&server, &token) };
+    let mut answers = client.subscribe("");
+    let _unread = client.prompt_four_sessions(&mut answers, &root(&sandbox));
+    std::thread::spawn(move || std::io::copy(&mut answers, &mut std::io::sink()));
+    eventually("the connection is removed", || client.send(20, "session/list", json!({})) == 404);
+}
+
 /// Stores a session of a principal in the project: `count` messages of `size` bytes.
 async fn store_session(sandbox: &Sandbox, principal: &str, count: usize, size: usize) -> String {
     let grant = SessionGrant::new(Principal::new(principal).unwrap(), TokenLimits::default());

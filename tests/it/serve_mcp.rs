@@ -362,7 +362,7 @@ async fn agents_are_tools_and_their_questions_are_elicitations() {
 }
 
 /// Adds a service that asks the user.
-fn write_talker(sandbox: &Sandbox, flags: &[&str]) {
+pub(crate) fn write_talker(sandbox: &Sandbox, flags: &[&str]) {
     let program = json!({"command": servers::mcp_echo(), "args": flags});
     let manifest = json!({
         "version": 1, "kind": "service", "name": "talker", "description": "Asks the user.",

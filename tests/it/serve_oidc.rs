@@ -8,9 +8,10 @@ use skein::principal::{TokenGrant, TokenLimits};
 use skein::serve::{JwtError, OidcError, OidcSettings, OidcVerifier, PrincipalMapping};
 
 use crate::serve_acp::{Socket, initialize, root};
+use crate::serve_mcp;
 use crate::support::Sandbox;
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey, sign_with_secret, unsigned};
-use crate::support::serve::{Server, eventually, token};
+use crate::support::serve::{HttpAnswer, Server, eventually, token};
 
 /// One principal by its group, one by its mail address, and those with a role by the address itself.
 fn rules() -> Value {
@@ -22,13 +23,17 @@ fn rules() -> Value {
 }
 
 fn verifier(issuer: &Issuer) -> OidcVerifier {
+    verifier_for(issuer, AUDIENCE)
+}
+
+fn verifier_for(issuer: &Issuer, audience: &str) -> OidcVerifier {
     let rules = rules().as_array().unwrap().clone();
     let mapping = |rule: Value| PrincipalMapping {
         rule: serde_json::from_value(rule).unwrap(),
         limits: TokenLimits { sessions: Some(3), ..TokenLimits::default() },
     };
     let principals = rules.into_iter().map(mapping).collect();
-    let settings = OidcSettings { issuer: issuer.url.clone(), audience: AUDIENCE.to_owned(), principals };
+    let settings = OidcSettings { issuer: issuer.url.clone(), audience: audience.to_owned(), principals };
     OidcVerifier::new(settings).unwrap()
 }
 
@@ -232,7 +237,18 @@ fn the_server_accepts_only_jwts_that_fit() {
     assert!(!log().contains(&good), "and not the JWT");
 }
 
-/// A client that is refused finds the issuer from the answer alone, as RFC 9728 describes it.
+/// The path of the documents that name the issuer.
+const DOCUMENT: &str = "/.well-known/oauth-protected-resource";
+
+/// The address in the challenge of a 401.
+fn metadata_address(refused: &HttpAnswer) -> String {
+    let challenge = refused.header("www-authenticate").expect("a challenge");
+    let address = challenge.strip_prefix("Bearer realm=\"skein\", resource_metadata=\"");
+    address.and_then(|rest| rest.strip_suffix('"')).unwrap_or_else(|| panic!("{challenge}")).to_owned()
+}
+
+/// A client that is refused finds the issuer from the answer alone, as RFC 9728 describes it. The document is about
+/// exactly the address that the client requested. MCP clients of all versions since 2025-06-18 compare the two.
 #[test]
 fn a_refusal_leads_to_the_issuer() {
     let sandbox = Sandbox::new();
@@ -240,25 +256,113 @@ fn a_refusal_leads_to_the_issuer() {
     let key = SigningKey::ed25519("k");
     let issuer = Issuer::start(&[&key]);
     let server = serve(&sandbox, &issuer);
-    let path = "/.well-known/oauth-protected-resource";
-    let refused = server.request("GET", "/mcp/coding/qa", &[], "");
     let base = format!("http://{}", server.address);
-    let challenge = format!("Bearer realm=\"skein\", resource_metadata=\"{base}{path}\"");
-    assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some(challenge.as_str())));
-    let document = server.request("GET", path, &[], "");
-    assert_eq!((document.status, document.header("content-type")), (200, Some("application/json")));
-    let document = document.json();
-    assert_eq!(document["resource"], base);
-    assert_eq!(document["authorization_servers"], json!([issuer.url]));
-    assert_eq!(document["bearer_methods_supported"], json!(["header"]));
-    let foreign = server.request("GET", path, &[("host", "evil.example")], "");
-    assert_eq!(foreign.status, 403, "no foreign name gets into the document");
+    let hello = serve_mcp::hello();
+    for (method, path, body) in [
+        ("POST", "/mcp/coding/qa", &*hello),
+        ("GET", "/mcp/coding/qa", ""),
+        ("POST", "/mcp/services/memory", &*hello),
+        ("POST", "/mcp/agents", &*hello),
+        ("POST", "/mcp/no/such", &*hello),
+        ("GET", "/acp", ""),
+        ("GET", "/agents", ""),
+    ] {
+        let refused = server.request(method, &format!("{path}?a=b"), &[], body);
+        assert_eq!(refused.status, 401, "{method} {path}");
+        assert_eq!(metadata_address(&refused), format!("{base}{DOCUMENT}{path}"), "{method} {path}");
+        let document = server.request("GET", &format!("{DOCUMENT}{path}"), &[], "");
+        assert_eq!((document.status, document.header("content-type")), (200, Some("application/json")), "{path}");
+        let expected = json!({
+            "resource": format!("{base}{path}"),
+            "authorization_servers": [issuer.url],
+            "bearer_methods_supported": ["header"],
+            "resource_name": "Skein",
+        });
+        assert_eq!(document.json(), expected, "{path}");
+    }
+    // Clients that get no challenge look for the document of the whole server.
+    let whole = server.request("GET", DOCUMENT, &[], "");
+    assert_eq!((whole.status, &whole.json()["resource"]), (200, &json!(base)));
+    // A path that could end the quoted text of the header is not repeated.
+    let hostile = server.request("GET", "/mcp/a\"b", &[], "");
+    assert_eq!((hostile.status, metadata_address(&hostile)), (401, format!("{base}{DOCUMENT}")));
+    for path in [DOCUMENT.to_owned(), format!("{DOCUMENT}/mcp/coding/qa")] {
+        let foreign = server.request("GET", &path, &[("host", "evil.example")], "");
+        assert_eq!(foreign.status, 403, "no foreign name gets into {path}");
+    }
+    assert_eq!(server.request("GET", &format!("{DOCUMENT}s"), &[], "").status, 401, "another path is not public");
     drop(server);
     // Without an issuer there is no document, and no answer names one.
     let server = Server::start(&sandbox, &[]);
-    assert_eq!(server.request("GET", path, &[], "").status, 404);
+    for path in [DOCUMENT.to_owned(), format!("{DOCUMENT}/mcp/coding/qa")] {
+        assert_eq!(server.request("GET", &path, &[], "").status, 404, "{path}");
+    }
     let refused = server.request("GET", "/mcp/coding/qa", &[], "");
     assert_eq!(refused.header("www-authenticate"), Some("Bearer realm=\"skein\""));
+}
+
+/// Behind a proxy, the resource has the public name: a client knows no other.
+#[test]
+fn the_resource_has_the_public_name() {
+    let sandbox = Sandbox::new();
+    write_config(&sandbox, "");
+    let issuer = Issuer::start(&[&SigningKey::ed25519("k")]);
+    let public = "https://skein.example.com";
+    let flags = ["--oidc-issuer", &issuer.url, "--oidc-audience", AUDIENCE, "--behind-proxy", "--public-url", public];
+    let server = Server::start(&sandbox, &flags);
+    let refused = server.request("POST", "/mcp/coding/qa", &[("host", "skein.example.com")], "{}");
+    assert_eq!(metadata_address(&refused), format!("{public}{DOCUMENT}/mcp/coding/qa"));
+    let document = server.request("GET", &format!("{DOCUMENT}/mcp/coding/qa"), &[("host", "skein.example.com")], "");
+    assert_eq!(document.json()["resource"], format!("{public}/mcp/coding/qa"));
+}
+
+/// An issuer that knows RFC 8707 makes the address that the client names the audience. Such a JWT works only there, and
+/// only if the audience of the server is its own address.
+#[tokio::test]
+async fn a_jwt_for_one_address_works_only_there() {
+    let key = SigningKey::ed25519("k");
+    let issuer = Issuer::start(&[&key]);
+    let verify = async |audience: &str, requested: Option<&str>, claimed: &str| {
+        let jwt = key.sign(&with(issuer.claims("ann", 60), json!({"aud": claimed})));
+        let verifier = verifier_for(&issuer, audience);
+        verifier.verify_for(&jwt, requested, Timestamp::now(), Instant::now()).await.map(|grant| grant.id)
+    };
+    let (server, mode, other) = ("https://a.example", "https://a.example/mcp/a/b", "https://a.example/mcp/agents");
+    for (audience, requested, claimed) in [
+        (server, Some(mode), mode),
+        (server, Some(mode), server),
+        ("https://a.example/", Some(mode), mode),
+        (AUDIENCE, Some(mode), AUDIENCE),
+    ] {
+        assert!(verify(audience, requested, claimed).await.is_ok(), "{audience} {claimed}");
+    }
+    for (audience, requested, claimed) in [
+        (server, Some(other), mode),
+        (server, None, mode),
+        (AUDIENCE, Some(mode), mode),
+        ("https://a.exam", Some(mode), mode),
+        (server, Some("https://a.example.org/mcp/a/b"), "https://a.example.org/mcp/a/b"),
+    ] {
+        assert_eq!(verify(audience, requested, claimed).await, refused(JwtError::Audience), "{audience} {claimed}");
+    }
+}
+
+/// The same on the wire.
+#[test]
+fn the_server_accepts_a_jwt_for_the_requested_address() {
+    let sandbox = Sandbox::new();
+    write_config(&sandbox, "");
+    let key = SigningKey::ed25519("k");
+    let issuer = Issuer::start(&[&key]);
+    let public = "https://skein.example.com";
+    let flags = ["--oidc-issuer", &issuer.url, "--oidc-audience", public, "--behind-proxy", "--public-url", public];
+    let server = Server::start(&sandbox, &flags);
+    let jwt = |audience: &str| key.sign(&with(issuer.claims("ann", 60), json!({"aud": audience})));
+    let begin = |path: &str, jwt: &str| serve_mcp::post(&server, path, jwt, None, &serve_mcp::hello()).status;
+    let for_agents = jwt("https://skein.example.com/mcp/agents");
+    assert_eq!(begin("/mcp/agents", &for_agents), 200);
+    assert_eq!(begin("/mcp/coding/qa", &for_agents), 401);
+    assert_eq!(begin("/mcp/coding/qa", &jwt(public)), 200);
 }
 
 /// A JWT and a token of one name share data. The end of the JWT ends its connection.

@@ -2,6 +2,7 @@
 //! anything of the other. Routes, MCP endpoints and ACP requests come from the source: one without a case here fails.
 
 use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
 
 use regex::Regex;
 use serde_json::{Value, json};
@@ -203,17 +204,17 @@ impl Walk {
         assert!(!answer.body.to_lowercase().contains(MARK), "{path}: {}", answer.body);
     }
 
+    /// The cookie of a browser in which Bob has logged in to the console.
+    fn cookie_of_bob(&self) -> String {
+        let form = format!("token={}", self.bob);
+        let login = self.server.request("POST", "/console/login", &[("sec-fetch-site", "same-origin")], &form);
+        login.header("set-cookie").and_then(|cookie| cookie.split(';').next()).expect("a cookie").to_owned()
+    }
+
     /// Visits a path of the console in a browser of Bob. The answer is not about Ann's data, and with the ids of her
     /// session, mode and app it is that of unknown ones.
     fn visit_console(&self, route: &str) {
-        // The stream does not end; it leaves out sessions that its login may not see.
-        if route == "/console/events" {
-            return;
-        }
-        let form = format!("token={}", self.bob);
-        let login = self.server.request("POST", "/console/login", &[("sec-fetch-site", "same-origin")], &form);
-        let cookie =
-            login.header("set-cookie").and_then(|cookie| cookie.split(';').next()).expect("a cookie").to_owned();
+        let cookie = self.cookie_of_bob();
         let get = |session: &str, name: &str, mode: &str| {
             let path = route.replace("{id}", session).replace("{name}", name).replace("{agent}", name);
             let path = path.replace("{mode}", mode).replace("{number}", "0");
@@ -312,6 +313,10 @@ async fn visit(walk: &mut Walk, route: &str) {
         "/.well-known/agent-card.json" => walk.read_as_bob(route),
         // This server has no issuer to name.
         "/.well-known/oauth-protected-resource" => assert_eq!(walk.server.get(route, &walk.bob).status, 404),
+        "/.well-known/oauth-protected-resource/{*resource}" => {
+            let path = |mode: &str| format!("/.well-known/oauth-protected-resource/mcp/{mode}");
+            walk.compare_http("GET", path, "zebra/one", "no/such", &Value::Null);
+        }
         "/a2a/{agent}" => {
             walk.compare_http("POST", |agent| format!("/a2a/{agent}"), "zebra-one", "no-such", &Value::Null);
             visit_a2a(walk, &run, &session);
@@ -323,9 +328,39 @@ async fn visit(walk: &mut Walk, route: &str) {
             walk.read_as_bob(&path("orchestrator"));
         }
         "/" => assert_eq!(walk.server.request("GET", route, &[], "").status, 303),
+        "/console/events" => visit_events(walk).await,
         route if route.starts_with("/console") => walk.visit_console(route),
         _ => panic!("the walk has no case for the route `{route}`: add one that compares two principals"),
     }
+}
+
+/// Watches a session of Ann and one of Bob in a browser of Bob, while both have a turn. Only his own is shown.
+async fn visit_events(walk: &mut Walk) {
+    let new = json!({"cwd": walk.folder(), "mcpServers": []});
+    let own = id_of(&walk.ask_as_bob("session/new", new).await["result"], "sessionId");
+    let prompt = |text: &str| json!({"sessionId": own, "prompt": [{"type": "text", "text": text}]});
+    // The store has a session from its first prompt on.
+    assert!(walk.ask_as_bob("session/prompt", prompt("hello")).await["result"].is_object());
+    let foreign = walk.session.clone();
+    let (cookie, address) = (walk.cookie_of_bob(), walk.server.address);
+    let head = format!("GET /console/events?watch={foreign}&watch={own} HTTP/1.1\r\nhost: {address}\r\n");
+    let mut stream = walk.server.connect();
+    write!(stream, "{head}cookie: {cookie}\r\n\r\n").unwrap();
+    let mut seen = String::new();
+    let mut read_until = |word: &str| {
+        while !seen.contains(word) {
+            let mut buffer = [0; 4096];
+            let count = stream.read(&mut buffer).unwrap();
+            assert!(count > 0, "the stream ended before {word}: {seen}");
+            seen.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+        seen.clone()
+    };
+    read_until("\"kind\":\"snapshot\"");
+    walk.prompt_as_ann(&foreign, "the zebra is at noon").await;
+    assert!(walk.ask_as_bob("session/prompt", prompt("good morning")).await["result"].is_object());
+    let seen = read_until("\"kind\":\"ended\"");
+    assert!(seen.contains(&own) && !seen.contains(&foreign) && !seen.contains(MARK), "{seen}");
 }
 
 /// Asks about a task and a context of Ann over A2A as Bob.

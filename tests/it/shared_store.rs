@@ -10,7 +10,7 @@ use skein::principal::{Principal, SessionFiles, SessionGrant, TokenLimits};
 use skein::store::{
     AuditFilter, AuditFinding, AuditProblem, FolderFilter, ListFilter, MemoryFilter, MemoryOwner, NewAuditEntry,
     NewEvent, NewMemory, NewSession, NewToken, RecallQuery, SearchHit, SessionChange, SessionStore, StateEntry,
-    StoreAddress, StoreError, StorePlace, TermWeights, TokenStore, UsageKey, UsageRow, UsageTotals,
+    StoreAddress, StoreError, StorePlace, TermWeights, TokenState, TokenStore, UsageKey, UsageRow, UsageTotals,
 };
 
 use crate::support::postgres::{PASSWORD, Postgres};
@@ -100,6 +100,10 @@ async fn both_stores_keep_sessions_and_their_parts() {
         let totals = UsageTotals { input: 6, output: 4, cached: 2, cost: Some(1.0) };
         assert_eq!((found.title.as_deref(), found.spent, found.events), (Some("A talk"), totals, 2), "{kind}");
         assert_eq!(found.roots, [std::path::PathBuf::from("/other")], "{kind}");
+        let amounts: Vec<_> = store.spending(&id, 0).await.unwrap().iter().map(|row| row.amount).collect();
+        let once = UsageTotals { input: 3, output: 2, cached: 1, cost: Some(0.5) };
+        assert_eq!(amounts, [once, once], "{kind}");
+        assert_eq!(store.spending(&id, found.updated_at + 1).await.unwrap(), [], "{kind}");
         let events = store.events(&id).await.unwrap();
         assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [1, 2], "{kind}");
         assert_eq!(events[1].body, said("user", "second \0 part").body, "{kind}");
@@ -110,6 +114,7 @@ async fn both_stores_keep_sessions_and_their_parts() {
         assert_eq!(store.resolve(&id[..15]).await.unwrap().as_ref(), Some(&id), "{kind}");
         let copy = store.copy(&id).await.unwrap().unwrap();
         assert_eq!(store.events(&copy).await.unwrap().len(), 2, "{kind}");
+        assert_eq!(store.spending(&copy, 0).await.unwrap(), [], "{kind}: a copy has spent nothing");
         assert_eq!(store.state(&copy).await.unwrap(), [entry(b"\0new")], "{kind}: the UUID stays with the first");
         assert!(matches!(store.resolve(&id[..1]).await, Err(StoreError::Ambiguous { .. })), "{kind}");
         let listed = store.list(ListFilter { limit: Some(1), ..ListFilter::default() }).await.unwrap();
@@ -192,20 +197,23 @@ async fn the_order_of_hits_ignores_words_of_other_principals() {
         return;
     }
     let both = BothStores::open();
-    let store = &both.database;
-    let limits = TokenLimits { roots: vec!["/srv/ann".into()], ..TokenLimits::default() };
-    let ann = store.for_grant(&grant("ann", limits));
-    session_with(&ann, "/srv/ann", &["zebra zebra walrus", "zebra walrus walrus"]).await;
-    let order = async || {
-        let hits = ann.search("zebra walrus", FolderFilter::Anywhere, 10).await.unwrap();
-        hits.iter().map(|hit| hit.seq).collect::<Vec<_>>()
-    };
-    let alone = order().await;
-    assert_eq!(alone, [2, 1], "both words are as frequent, so the newer text is first");
-    for frequent in ["walrus", "zebra"] {
-        let bob = store.for_grant(&grant(&format!("bob-{frequent}"), TokenLimits::default()));
-        session_with(&bob, "/srv/bob", &[frequent; 50]).await;
-        assert_eq!(order().await, alone, "after {frequent} of another principal");
+    for (kind, store) in both.each() {
+        let limits = TokenLimits { roots: vec!["/srv/ann".into()], ..TokenLimits::default() };
+        let ann = store.for_grant(&grant("ann", limits));
+        session_with(&ann, "/srv/ann", &["zebra zebra walrus", "zebra walrus walrus"]).await;
+        let order = async || {
+            let hits = ann.search("zebra walrus", FolderFilter::Anywhere, 10).await.unwrap();
+            let recall = RecallQuery { words: "zebra walrus".to_owned(), limit: 10, ..RecallQuery::default() };
+            let recalled = ann.recall(recall).await.unwrap().hits;
+            hits.iter().chain(&recalled).map(|hit| hit.seq).collect::<Vec<_>>()
+        };
+        let alone = order().await;
+        assert_eq!(alone[..2], [2, 1], "{kind}: both words are as frequent, so the newer text is first");
+        for frequent in ["walrus", "zebra"] {
+            let bob = store.for_grant(&grant(&format!("bob-{frequent}"), TokenLimits::default()));
+            session_with(&bob, "/srv/bob", &[frequent; 50]).await;
+            assert_eq!(order().await, alone, "{kind}: after {frequent} of another principal");
+        }
     }
 }
 
@@ -238,14 +246,22 @@ async fn fifty_queries_share_eight_of_ten_results() {
     let pairs = (0..10).flat_map(|one| (1..=4).map(move |step| format!("{} {}", words[one], words[(one + step) % 10])));
     let queries: Vec<String> = words.iter().map(|word| (*word).to_owned()).chain(pairs).collect();
     assert_eq!(queries.len(), 50);
-    for query in queries {
-        let mut found = Vec::new();
-        for (_, store) in both.each() {
-            let hits = store.search(&query, FolderFilter::Anywhere, 10).await.unwrap();
-            found.push(hits.iter().map(|hit| hit.seq).collect::<BTreeSet<_>>());
+    for words in queries {
+        let (mut searches, mut recalls) = (Vec::new(), Vec::new());
+        for (kind, store) in both.each() {
+            let seqs = |hits: &[SearchHit]| hits.iter().map(|hit| hit.seq).collect::<BTreeSet<_>>();
+            let found = seqs(&store.search(&words, FolderFilter::Anywhere, 10).await.unwrap());
+            let query = RecallQuery { words: words.clone(), limit: 10, ..RecallQuery::default() };
+            let recalled = store.recall(query).await.unwrap();
+            let recalled = (seqs(&recalled.hits), recalled.partly);
+            // At least 23 texts have all words of a query.
+            assert_eq!((found.len(), recalled.0.len(), recalled.1), (10, 10, false), "{kind}: {words}");
+            searches.push(found);
+            recalls.push(recalled.0);
         }
-        let least = found[0].len().min(8);
-        assert!(found[0].intersection(&found[1]).count() >= least, "{query}: {found:?}");
+        for found in [searches, recalls] {
+            assert!(found[0].intersection(&found[1]).count() >= 8, "{words}: {found:?}");
+        }
     }
 }
 
@@ -266,6 +282,34 @@ async fn two_servers_number_the_events_of_a_session_without_gaps() {
     one.and(two).unwrap();
     let numbers: Vec<_> = other.events(&id).await.unwrap().iter().map(|event| event.seq).collect();
     assert_eq!(numbers, (1..=201).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_has_all_principals_of_a_shared_store() {
+    if !full_tests() {
+        return;
+    }
+    let both = BothStores::open();
+    let limits = TokenLimits { roots: vec!["/ann".into()], ..TokenLimits::default() };
+    let ann = both.database.for_grant(&grant("ann", limits));
+    for (store, folder, input) in [(&both.database, "/here", 3), (&ann, "/ann", 5)] {
+        let id = session_with(store, folder, &["begin"]).await;
+        let spent = Some(UsageTotals { input, output: 1, cached: 0, cost: None });
+        store.change(&id, SessionChange { spent, ..SessionChange::default() });
+        store.flush(&id).await.unwrap();
+    }
+    let sandbox = Sandbox::new();
+    let report = |flags: &[&str]| -> serde_json::Value {
+        let mut command = sandbox.command(&[&["report", "--all", "--format", "json"], flags].concat());
+        let output = command.env("SKEIN_STORE", both.postgres.url(PASSWORD, "suite")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let all = report(&[]);
+    assert_eq!((&all["sessions"], &all["spent"]["input"]), (&serde_json::json!(2), &serde_json::json!(8)), "{all}");
+    assert_eq!(all["principals"]["ann"]["spent"]["input"], 5, "{all}");
+    let one = report(&["--principal", "ann"]);
+    assert_eq!((&one["sessions"], &one["spent"]["input"]), (&serde_json::json!(1), &serde_json::json!(5)), "{one}");
 }
 
 fn decision(subject: &str) -> NewAuditEntry {
@@ -366,7 +410,17 @@ async fn both_stores_keep_tokens_and_logins() {
         assert!(tokens.revoke(&created.id).await.unwrap() && !tokens.revoke("none").await.unwrap(), "{kind}");
         assert!(tokens.verify(&created.token).await.unwrap().is_none(), "{kind}");
         assert!(tokens.find_login("cookie", Timestamp::UNIX_EPOCH).await.unwrap().is_none(), "{kind}");
-        assert_eq!(tokens.list().await.unwrap().len(), 1, "{kind}");
+        let limits = TokenLimits { roots: vec!["/srv/bob".into()], ..TokenLimits::default() };
+        let principal = Principal::new("bob").unwrap();
+        let expires = Some(Timestamp::UNIX_EPOCH);
+        let expired = tokens.create(NewToken { principal, limits: limits.clone(), expires }).await.unwrap();
+        assert!(tokens.verify(&expired.token).await.unwrap().is_none(), "{kind}");
+        assert!(!tokens.is_active(&expired.id).await.unwrap(), "{kind}");
+        let mut listed = tokens.list().await.unwrap();
+        listed.sort_by_key(|token| token.grant.principal.name().to_owned());
+        let states: Vec<_> = listed.iter().map(|token| (token.grant.principal.name(), token.state)).collect();
+        assert_eq!(states, [("ann", TokenState::Revoked), ("bob", TokenState::Expired)], "{kind}");
+        assert_eq!((&listed[1].grant.limits, listed[1].grant.expires), (&limits, expires), "{kind}");
     }
 }
 
@@ -431,6 +485,66 @@ fn both_stores_keep_the_newest_corrections_of_a_project() {
         (0..500).for_each(|number| corrections.remember(here, &format!("{number}"), "coding/qa").unwrap());
         let stored = corrections.corrections(here).unwrap();
         assert_eq!((stored.len(), stored[0].prompt.as_str()), (500, "0"), "{kind}: the oldest have gone");
+    }
+}
+
+#[test]
+fn both_stores_keep_the_rules_of_each_principal() {
+    if !full_tests() {
+        return;
+    }
+    let (both, folder) = (BothStores::open(), tempfile::tempdir().unwrap());
+    let database = StorePlace::default().with_database(Arc::clone(&both.address));
+    for (kind, place) in [("SQLite", StorePlace::files(folder.path())), ("PostgreSQL", database)] {
+        let [one, two] = [(); 2].map(|()| place.consents().unwrap().of(Principal::new("ann").unwrap()));
+        // Longer than an index of PostgreSQL holds.
+        let long = "x".repeat(5_000);
+        for rule in ["first", long.as_str(), "first"] {
+            one.keep(rule).unwrap();
+        }
+        let listed = two.list().unwrap();
+        let rules: Vec<_> = listed.iter().map(|kept| kept.rule.as_str()).collect();
+        assert_eq!(rules, [long.as_str(), "first"], "{kind}");
+        let bob = two.of(Principal::new("bob").unwrap());
+        assert_eq!(bob.list().unwrap(), [], "{kind}");
+        bob.keep("first").unwrap();
+        assert!(!bob.remove(listed[0].id).unwrap() && two.remove(listed[0].id).unwrap(), "{kind}");
+        assert_eq!((one.list().unwrap().len(), bob.list().unwrap().len()), (1, 1), "{kind}");
+        one.keep("second").unwrap();
+        assert!(one.list().unwrap()[0].id > listed[0].id, "{kind}: numbers are not used again");
+    }
+}
+
+#[test]
+fn both_stores_keep_an_encrypted_text_once() {
+    if !full_tests() {
+        return;
+    }
+    let (postgres, folder) = (Postgres::start(), tempfile::tempdir().unwrap());
+    let address: StoreAddress = postgres.database("sealed").parse().unwrap();
+    let database = StorePlace::default().with_database(Arc::new(address));
+    for (kind, place) in [("SQLite", StorePlace::files(folder.path())), ("PostgreSQL", database)] {
+        let place = place.with_key(Some("7".repeat(64).parse().unwrap()));
+        let (memories, corrections) = (place.memories().unwrap(), place.corrections().unwrap());
+        let here = Path::new("/here");
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                let place = &place;
+                scope.spawn(move || {
+                    let (memories, corrections) = (place.memories().unwrap(), place.corrections().unwrap());
+                    let tags = [format!("of {writer}")];
+                    for number in 0..5 {
+                        let text = format!("text {number}");
+                        let new = NewMemory { text: &text, tags: &tags, scope: MemoryOwner::User, source: "test" };
+                        memories.remember(here, &new).unwrap();
+                        corrections.remember(here, &text, "coding/qa").unwrap();
+                    }
+                });
+            }
+        });
+        let kept = memories.recall(here, &MemoryFilter::default()).unwrap();
+        assert_eq!(kept.iter().map(|memory| memory.tags.len()).collect::<Vec<_>>(), [4; 5], "{kind}");
+        assert_eq!(corrections.corrections(here).unwrap().len(), 5, "{kind}");
     }
 }
 

@@ -111,6 +111,10 @@ fn unsandboxed_asks_at_every_level() {
             let shown = requests[0].to_string();
             assert!(shown.contains("it writes outside") && shown.contains("without a sandbox"), "{level}: {shown}");
             assert_eq!(outside.exists(), runs, "{level} {option}");
+            drop(client);
+            let entries = sandbox.skein(&["audit", "list", "--kind", "escape", "--json"]).json();
+            let decisions: Vec<_> = entries.as_array().unwrap().iter().map(|entry| &entry["decision"]).collect();
+            assert_eq!(decisions, [if runs { "allow" } else { "refuse" }], "{level} {option}: {entries}");
         }
     }
 }

@@ -10,7 +10,7 @@ use skein::principal::{Principal, SessionFiles, SessionGrant, TokenLimits};
 use skein::store::{
     AuditFilter, Correction, FolderFilter, ListFilter, Memory, MemoryFilter, MemoryOwner, NewAuditEntry, NewEvent,
     NewMemory, NewSession, NewToken, SessionChange, SessionStore, StateEntry, StoreError, StoreKey, StorePlace,
-    UsageKey, UsageRow,
+    StoredConsent, UsageKey, UsageRow,
 };
 
 use crate::support::postgres::Postgres;
@@ -99,12 +99,22 @@ async fn fill(place: &StorePlace) -> String {
             memories.remember(Path::new("/here"), &NewMemory { text, tags: &tags, scope, source: "test" }).unwrap();
         }
         place.corrections().unwrap().remember(Path::new("/here"), "feed the walrus", "coding/backend").unwrap();
+        let consents = place.consents().unwrap();
+        for (name, rule) in [("ann", "feed"), ("bob", "feed"), ("ann", "brush \"é\"")] {
+            consents.of(Principal::new(name).unwrap()).keep(rule).unwrap();
+        }
     });
     let tokens = place.tokens().unwrap();
     let principal = Principal::new("ann").unwrap();
     let created = tokens.create(NewToken { principal, limits: TokenLimits::default(), expires: None }).await.unwrap();
     tokens.put_login("cookie", &created.id, "csrf").await.unwrap();
     id
+}
+
+/// The rules that ann and bob keep in a store, newest first.
+fn rules(place: &StorePlace) -> [Vec<StoredConsent>; 2] {
+    let consents = place.consents().unwrap();
+    ["ann", "bob"].map(|name| consents.of(Principal::new(name).unwrap()).list().unwrap())
 }
 
 /// The memories and corrections of a store.
@@ -122,14 +132,16 @@ async fn view(place: &StorePlace, id: &str) -> String {
     family.sort();
     let usage = store.usage(UsageKey { scope: "principal".to_owned(), period: "2026-11".to_owned() }).await.unwrap();
     let (memories, corrections) = blocking(|| notes(place));
+    let consents = blocking(|| rules(place));
+    assert_eq!(consents.each_ref().map(Vec::len), [2, 1], "{consents:?}");
     let tokens = place.tokens().unwrap().list().await.unwrap();
     let (audit, names) =
         (store.audit_entries(AuditFilter::default()).await.unwrap(), store.audit_names().await.unwrap());
     let chains = store.verify_audit().await.unwrap();
     assert!(chains.findings.is_empty(), "{chains:?}");
     format!(
-        "{session:?} {events:?} {state:?} {family:?} {uuid:?} {usage:?} {memories:?} {corrections:?} {tokens:?} \
-         {audit:?} {names:?} {chains:?}"
+        "{session:?} {events:?} {state:?} {family:?} {uuid:?} {usage:?} {memories:?} {corrections:?} {consents:?} \
+         {tokens:?} {audit:?} {names:?} {chains:?}"
     )
 }
 
@@ -145,6 +157,7 @@ fn totals(run: &Run) -> String {
     assert_eq!(table("event:"), "event: 6", "{}", run.stdout);
     assert_eq!(table("audit_entry:"), "audit_entry: 3", "{}", run.stdout);
     assert_eq!(table("memory:"), "memory: 2", "{}", run.stdout);
+    assert_eq!(table("consent:"), "consent: 3", "{}", run.stdout);
     table("checksum:")
 }
 
@@ -170,6 +183,11 @@ async fn everything_moves_to_a_database_and_back() {
         let later = memories.remember(Path::new("/here"), &new).unwrap();
         assert!(found.iter().all(|memory| memory.id < later.id), "{later:?}");
         memories.forget(&[later.id]).unwrap();
+        let consents = target.consents().unwrap().of(Principal::new("ann").unwrap());
+        consents.keep("later").unwrap();
+        let listed = consents.list().unwrap();
+        assert!(listed.len() == 3 && listed[0].id > 3, "{listed:?}");
+        assert!(consents.remove(listed[0].id).unwrap());
     });
     let file = from.path("export.jsonl").display().to_string();
     let exported = totals(&from.skein(&["store", "export", &file, "--store", &url]));
@@ -178,6 +196,35 @@ async fn everything_moves_to_a_database_and_back() {
     let place = StorePlace::files(back.path("data"));
     assert_eq!(view(&place, &id).await, seen);
     assert_eq!(search(&place).await, search(&source).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_moves_from_one_database_to_another() {
+    if !full_tests() {
+        return;
+    }
+    let (postgres, sandbox) = (Postgres::start(), Sandbox::new());
+    let ((from, source), (to, target)) = (database(&postgres, "source"), database(&postgres, "target"));
+    let id = fill(&source).await;
+    let copied = totals(&sandbox.skein(&["store", "migrate", "--store", &from, "--to", &to]));
+    assert_eq!(view(&target, &id).await, view(&source, &id).await);
+    let folder = sandbox.path("folder").display().to_string();
+    assert_eq!(totals(&sandbox.skein(&["store", "migrate", "--store", &to, "--to", &folder])), copied);
+    let files = StorePlace::files(folder);
+    assert_eq!(view(&files, &id).await, view(&source, &id).await);
+}
+
+#[test]
+fn a_store_that_has_only_a_rule_is_not_overwritten() {
+    let (sandbox, empty) = (Sandbox::new(), Sandbox::new());
+    let ann = StorePlace::files(sandbox.path("data")).consents().unwrap().of(Principal::new("ann").unwrap());
+    ann.keep("here before").unwrap();
+    drop(ann);
+    let file = empty.path("export.jsonl").display().to_string();
+    assert_eq!(empty.skein(&["store", "export", &file]).code, 0);
+    let run = sandbox.skein(&["store", "import", &file]);
+    assert_eq!(run.code, 2, "{}", run.stderr);
+    assert!(run.stderr.contains("has data already (consent)"), "{}", run.stderr);
 }
 
 #[tokio::test]
@@ -203,7 +250,8 @@ async fn is_empty(place: &StorePlace) -> bool {
     let sessions = place.sessions().unwrap().list(ListFilter::default()).await.unwrap();
     let (memories, corrections) = blocking(|| notes(place));
     let tokens = place.tokens().unwrap().list().await.unwrap();
-    sessions.is_empty() && memories.is_empty() && corrections.is_empty() && tokens.is_empty()
+    let consents = blocking(|| rules(place)).concat();
+    sessions.is_empty() && memories.is_empty() && corrections.is_empty() && consents.is_empty() && tokens.is_empty()
 }
 
 /// Exports a filled store, and returns the lines.
@@ -453,15 +501,19 @@ async fn retention_keeps_an_open_session_in_both_stores() {
             }
         };
         [&open, &old, &child].into_iter().for_each(|id| drop(sql(&age(id))));
-        let lease = store.hold(&open);
-        let busy = format!("SELECT busy_until FROM session WHERE id = '{open}'");
-        eventually("the lease is recorded", || sql(&busy) != "0");
+        let lease = store.hold_stored(&open).await.unwrap();
+        if store_flag.is_some() {
+            sql(&format!("INSERT INTO ownership (session, epoch) VALUES ('{open}', 1), ('{old}', 1)"));
+        }
         let mut args = vec!["store", "prune"];
         args.extend(store_flag.iter().flat_map(|url| ["--store", *url]));
         let run = sandbox.skein(&args);
         assert_eq!((run.code, run.stdout.as_str()), (0, "removed 2 sessions\n"), "{}", run.stderr);
         let left: Vec<_> = store.list(ListFilter::default()).await.unwrap().into_iter().map(|left| left.id).collect();
-        assert_eq!(left, [new, open]);
+        assert_eq!(left, [new, open.clone()]);
+        if store_flag.is_some() {
+            assert_eq!(sql("SELECT session FROM ownership"), open, "nothing of a removed session stays");
+        }
         drop(lease);
     }
 }

@@ -159,6 +159,8 @@ fn two_tasks_change_one_file_at_once_and_both_are_merged() {
     let title = merges[0]["toolCall"]["title"].as_str().unwrap();
     assert!(title.starts_with("coding/backend: Merge `shared.txt` from the branch skein/task-"), "{title}");
     assert_eq!(merges[0]["toolCall"]["rawInput"]["files"], json!(["shared.txt +1 -1"]));
+    let offered: Vec<_> = merges[0]["options"].as_array().unwrap().iter().map(|option| &option["kind"]).collect();
+    assert_eq!(offered, ["allow_once", "reject_once"], "each merge has other changes, so no answer holds for longer");
     let told = told(&model);
     assert!(told.contains("are merged into the user's files, not committed"), "{told}");
     // The user's branch and index are as they were; each task has a branch with one commit and its summary.

@@ -268,6 +268,14 @@ const prompts = {
     [],
     () => [message({ type: "image", data: PNG, mimeType: "image/png" }), said("Please analyze the image above.")],
   ],
+  test_input_required_result_prompt: [
+    [],
+    async () => {
+      const fields = { context: { type: "string" } };
+      const answer = await elicit("What context should the prompt use?", fields, ["context"]);
+      return [said(`Use this context: ${answer.content?.context ?? "none"}`)];
+    },
+  ],
 };
 
 class Refusal extends Error {
@@ -338,10 +346,10 @@ const handlers = {
       arguments: needed,
     })),
   }),
-  "prompts/get": ({ name, arguments: given }) => {
+  "prompts/get": async ({ name, arguments: given }) => {
     const prompt = prompts[name];
     if (!prompt) throw new Refusal(-32602, `there is no prompt ${name}`);
-    return { messages: prompt[1](given ?? {}) };
+    return { messages: await prompt[1](given ?? {}) };
   },
   "completion/complete": ({ argument: { value } }) => {
     const values = ["paris", "park", "party"].filter((word) => word.startsWith(value));

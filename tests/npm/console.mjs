@@ -89,10 +89,14 @@ const stories = {
     await openSession(page, origin, "good morning");
     await idle(page);
     const seen = { first: await page.locator("#transcript .answer .said").allTextContents() };
+    const dot = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+    await page.getByLabel("Pictures").setInputFiles({ name: "dot.png", mimeType: "image/png", buffer: Buffer.from(dot, "base64") });
     await page.getByLabel("Your prompt").fill("second prompt");
     await page.keyboard.press("Control+Enter");
     await page.locator("#transcript .answer .said", { hasText: "second prompt" }).waitFor(WAIT);
     await idle(page);
+    seen.picture = await page.locator("#transcript .prompt img").evaluateAll((images) => images.map(({ naturalWidth }) => naturalWidth));
+    seen.files = await page.getByLabel("Pictures").evaluate(({ files }) => files.length);
     seen.prompts = await page.locator("#transcript .prompt .said").allTextContents();
     seen.answers = await page.locator("#transcript .answer .said").allTextContents();
     seen.empty = await page.getByLabel("Your prompt").inputValue();
@@ -200,6 +204,28 @@ const stories = {
     await page.locator("li[data-state=open]").waitFor(WAIT);
     seen.diff = (await page.locator("li[data-request] .diff").first().textContent()).includes(corpus[0]);
     await look("approvals");
+    // The result of a call, in the transcript while it runs and afterwards.
+    await openSession(page, origin, "read the corpus");
+    await idle(page);
+    seen.result = (await page.locator("#transcript .result").first().textContent()).includes(corpus[0]);
+    await look("result");
+    await page.reload();
+    await look("result, again");
+    // A prompt to route, a call to test and cases to evaluate.
+    const all = corpus.join(" ");
+    await page.goto(`${origin}/console/routing?${new URLSearchParams({ prompt: all })}`);
+    await look("routing");
+    for (const [mode, tool, given] of [[hostile, all, "{}"], [all, "developer__shell", "{}"], [hostile, "developer__shell", JSON.stringify({ command: all })], [hostile, "developer__shell", all]]) {
+      await page.goto(`${origin}/console/rules?${new URLSearchParams({ mode, tool, arguments: given })}`);
+      await look("rules");
+    }
+    const line = all.replace(/\s/g, " ");
+    for (const text of [`${hostile}\t${line}`, `${line}\tx`]) {
+      await page.goto(`${origin}/console/routing/evaluation`);
+      await page.getByLabel("Cases").fill(text);
+      await Promise.all([page.waitForEvent("load"), page.getByRole("button", { name: "Evaluate" }).click()]);
+      await look("evaluation");
+    }
     const paths = [address, "/console/sessions", "/console/sessions?q=window.hit", "/console/graph", "/console/services/hostile",
       `/console/modes/${hostile}`, "/console/approvals", "/console/apps", "/console/manifests", "/console/rules",
       "/console/manifests/edit?file=services%2Fhostile.yaml", "/console/health"];
@@ -223,6 +249,16 @@ const stories = {
     await page.locator("#findings .finding").first().waitFor(WAIT);
     seen.findings = await page.locator("#findings .finding").count();
     await look("findings");
+    // Items with names, in the form. Names with line breaks stay text.
+    const plain = [...new Set(corpus)].filter((text) => !/[\r\n]/.test(text));
+    const named = plain.map((text) => `  ${JSON.stringify(text)}: [${JSON.stringify(text)}]`);
+    await page.getByLabel("Content of the file").fill(`version: 1\nkind: service\nname: hostile\ngroups:\n${named.join("\n")}\n`);
+    await Promise.all([page.waitForEvent("load"), page.getByRole("button", { name: "Check and compare" }).click()]);
+    seen.items = await page.locator("input[name^='key.groups.']").count();
+    await look("form");
+    await page.getByText("Fields of the schema").click();
+    await page.getByRole("button", { name: "Add to groups" }).click();
+    await look("new item");
     for (const text of corpus) {
       await page.goto(`${origin}/console/sessions?${new URLSearchParams({ q: text, mode: text, state: text, after: text })}`);
       await look(`query ${text}`);
@@ -236,7 +272,7 @@ const stories = {
 
   // A person saves a manifest with a mistake, and then without.
   async manifest([url, file]) {
-    const { page } = await visit();
+    const { context, page } = await visit();
     const origin = new URL(url).origin;
     await page.goto(url);
     await page.waitForURL("**/console/sessions");
@@ -259,13 +295,25 @@ const stories = {
     seen.kept = await area.inputValue();
     await check(text);
     seen.added = (await page.locator(".diff .add").allTextContents()).join("\n");
+    // Another tab shows the graph meanwhile.
+    const graph = await context.newPage();
+    watch(graph);
+    await graph.goto(`${origin}/console/graph`);
+    seen.unknown = await graph.locator("tr[data-service=web]").count();
     await press("Save");
     seen.saved = (await readFile(file, "utf8")) === text;
+    await graph.locator("tr[data-service=web]").waitFor(WAIT);
+    seen.live = await graph.locator("tr[data-service=web]").count();
+    await graph.close();
     // The form of the schema, and a file that another program changes meanwhile.
     await page.getByText("Fields of the schema").click();
     await page.locator("[name='field.description']").fill("From the form.");
     await press("Fill in and compare");
     seen.form = (await page.locator(".diff .add").allTextContents()).join("\n");
+    // After a login, the browser asks for the page again.
+    await page.goto(page.url());
+    seen.draft = await area.inputValue();
+    await press("Check and compare");
     await writeFile(file, text.replace("Reads pages.", "Theirs."));
     await press("Save");
     seen.changed = await problem(page);
@@ -273,6 +321,37 @@ const stories = {
     seen.listed = await page.getByRole("link", { name: "services/web.yaml" }).count();
     await page.goto(`${origin}/console/graph`);
     seen.graph = await page.locator("tr[data-service=web]").count();
+    return seen;
+  },
+
+  // Items of a list in the form: a person adds one, moves it up and removes another with the keyboard alone.
+  async items([url]) {
+    const { page } = await visit();
+    const origin = new URL(url).origin;
+    await page.goto(url);
+    await page.waitForURL("**/console/sessions");
+    await page.goto(`${origin}/console/manifests/edit?file=config.yaml`);
+    const press = async (target) => { await target.focus(); await page.keyboard.press("Enter"); };
+    const said = () => page.locator("#items-state").textContent();
+    await press(page.getByText("Fields of the schema"));
+    const seen = { states: [] };
+    await press(page.getByRole("button", { name: "Add to delegates" }));
+    // The first field of the new item has the focus.
+    await page.keyboard.type("coding/pm");
+    seen.states.push(await said());
+    await press(page.getByRole("button", { name: "Move up: new item" }));
+    seen.states.push(await said());
+    seen.focus = await page.evaluate(() => document.activeElement.getAttribute("aria-label"));
+    await press(page.getByRole("button", { name: "Remove: coding/*" }));
+    seen.states.push(await said());
+    seen.next = await page.evaluate(() => document.activeElement.getAttribute("aria-label"));
+    // A list in an item of another one.
+    await press(page.getByRole("button", { name: "Add to hooks.Stop" }));
+    const group = page.locator("fieldset:has(> input[name='list.hooks.Stop'])");
+    await press(group.getByRole("button", { name: "Add to hooks", exact: true }));
+    await page.locator("[name^='field.hooks.Stop.'][name$='.command']").fill("true");
+    await Promise.all([page.waitForEvent("load"), press(page.getByRole("button", { name: "Fill in and compare" }))]);
+    seen.text = await page.getByLabel("Content of the file").inputValue();
     return seen;
   },
 
@@ -329,6 +408,73 @@ const stories = {
     return { tabs: pages.length, workers: await page.evaluate(() => (typeof SharedWorker === "undefined" ? 0 : 1)) };
   },
 
+  // A person without a mouse.
+  async keyboard([origin, token]) {
+    const { page } = await visit();
+    const tabTo = async (target) => {
+      await target.waitFor(WAIT);
+      for (let step = 0; step < 400; step += 1) {
+        if (await target.evaluate((element) => element === document.activeElement)) return;
+        await page.keyboard.press("Tab");
+      }
+      throw new Error(`Tab does not reach ${target}`);
+    };
+    const type = async (label, text) => { await tabTo(page.getByLabel(label, { exact: true })); await page.keyboard.insertText(text); };
+    const press = async (target) => { await tabTo(target); await page.keyboard.press("Enter"); };
+    const button = (name) => page.getByRole("button", { name, exact: true });
+    const follow = (name) => press(page.getByRole("navigation").getByRole("link", { name }));
+    const seen = {};
+    await page.goto(`${origin}/console`);
+    await type("Token", token);
+    await page.keyboard.press("Enter");
+    await page.waitForURL("**/console/sessions");
+    await press(page.getByText("New session", { exact: true }));
+    await type("Prompt", "write it");
+    await press(button("Open session"));
+    await page.waitForURL(/console\/sessions\/\w+$/);
+    const session = page.url();
+    await page.locator("#session-state", { hasText: "waiting" }).waitFor(WAIT);
+    await follow("Approvals");
+    await tabTo(page.locator("li[data-state=open]"));
+    await page.waitForTimeout(700);
+    await page.keyboard.press("a");
+    await page.locator("li[data-state=closed]").waitFor(WAIT);
+    await press(page.locator("li[data-request] .meta a"));
+    await page.waitForURL(session);
+    await idle(page);
+    seen.result = (await page.locator("#transcript .result .by").allTextContents()).map((text) => text.trim().split(" ")[0]);
+    await follow("Sessions");
+    await type("Search all messages", "write");
+    await tabTo(page.getByLabel("Agent or mode"));
+    await page.keyboard.type("goose");
+    seen.filter = await page.getByLabel("Agent or mode").inputValue();
+    await press(button("Show"));
+    await page.waitForURL(/q=write/);
+    seen.hits = await page.locator("ul.rows > li").count() > 0;
+    await follow("Manifests");
+    await type("New file", "services/web.yaml");
+    await page.keyboard.press("Enter");
+    await page.waitForURL(/manifests\/edit/);
+    await tabTo(page.getByLabel("Content of the file"));
+    await page.keyboard.press("Control+End");
+    await page.keyboard.insertText("odd: 1\n");
+    await press(button("Check and compare"));
+    seen.finding = await page.locator("#findings .finding", { hasText: "unknown field" }).first().textContent(WAIT);
+    await follow("Routing");
+    await type("Prompt", "zzz make the frobnicator blue");
+    await press(button("Show the route"));
+    await page.waitForURL(/prompt=/);
+    await tabTo(page.getByLabel("This prompt belongs to"));
+    await page.keyboard.type("coding/frontend");
+    await press(button("Remember"));
+    await page.locator("#routes strong", { hasText: "coding/frontend" }).waitFor(WAIT);
+    seen.route = await page.locator("#routes strong").first().textContent();
+    await press(button("Log out"));
+    await page.waitForURL("**/console/login");
+    seen.end = new URL(page.url()).pathname;
+    return seen;
+  },
+
   // The server restarts while a person types.
   async restart([url]) {
     const { page } = await visit();
@@ -354,6 +500,32 @@ const stories = {
     await page.getByRole("button", { name: "Send" }).click();
     await page.locator("#transcript .answer .said", { hasText: "half a sentence" }).waitFor(WAIT);
     seen.prompts = await page.locator("#transcript .prompt .said").allTextContents();
+    return seen;
+  },
+
+  // The server is away for a while, and a session goes on before the tab is connected again.
+  async reconnect([origin, token]) {
+    const { context, page } = await visit();
+    const heard = async () => String(await new Promise((done) => process.stdin.once("data", done))).trim();
+    await logIn(page, origin, token);
+    await openSession(page, origin, "good morning");
+    await idle(page);
+    await page.getByLabel("Your prompt").fill("half a sent");
+    process.stdout.write(`${JSON.stringify({ ready: true })}\n`);
+    await heard();
+    await page.locator("#link-state", { hasText: "Reconnecting" }).waitFor(WAIT);
+    process.stdout.write(`${JSON.stringify({ offline: true })}\n`);
+    await heard();
+    // Another program of the same person, with the same cookie.
+    const csrf = await page.locator("meta[name=csrf-token]").getAttribute("content");
+    const headers = { "sec-fetch-site": "same-origin", "x-console-script": "1" };
+    const sent = await context.request.post(`${page.url()}/prompt`, { form: { csrf, prompt: "while it was away" }, headers });
+    const seen = { sent: sent.status() };
+    await page.locator("#transcript .answer .said", { hasText: "while it was away" }).waitFor(WAIT);
+    await idle(page);
+    seen.prompts = await page.locator("#transcript .prompt .said").allTextContents();
+    seen.draft = await page.getByLabel("Your prompt").inputValue();
+    seen.state = await page.locator("#link-state").textContent();
     return seen;
   },
 
@@ -406,7 +578,11 @@ const stories = {
     await page.goto(url);
     await page.waitForURL("**/console/sessions");
     await page.waitForTimeout(500);
-    return { bytes, assets: paths.filter((path) => path.startsWith("/console/assets/")) };
+    const isAsset = (path) => path.startsWith("/console/assets/");
+    // What the second page takes from the cache transfers nothing.
+    const sizes = await page.evaluate(() => performance.getEntriesByType("resource").map(({ name, transferSize }) => [new URL(name).pathname, transferSize]));
+    const fetched = sizes.filter(([path, size]) => isAsset(path) && size > 0).map(([path]) => path);
+    return { bytes, assets: [...new Set(paths.filter(isAsset))].sort(), fetched };
   },
 };
 

@@ -54,7 +54,7 @@ impl Binding {
             let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
             AdmissionError::Call(format!("there is no tool `{name}` in {}{near}", self.mode))
         };
-        let tool = self.tools.get(name).ok_or_else(unknown)?;
+        let tool: &BoundTool = self.tools.get(name).ok_or_else(unknown)?;
         let service = self.services.get(&tool.service).ok_or_else(unknown)?;
         let entry = self.request.service(&self.plan, tool.service.as_str()).ok_or_else(unknown)?;
         self.scope.admits(entry, tool.spec.name.as_str()).map_err(|_| unknown())?;

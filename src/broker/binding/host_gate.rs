@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, json};
 
 use super::super::gate::{self, DecisionReason, GateDecision, HostCall};
-use super::super::session_state::BrokerState;
+use super::super::session_state::{BindingGate, BrokerState};
 use super::CallPolicy;
 use super::audit::AuditBasis;
 use crate::network::RemoteHost;
@@ -59,7 +59,7 @@ fn record_host(audit: &dyn AuditSink, actor: &str, record: &HostRecord, AuditBas
     });
 }
 
-/// Returns what decided about a host, if it was not the user. `None` if only the session knows.
+/// Returns what decided about a host without a question. `None` if there was a question.
 fn basis_of_sandbox(rules: &[SourcedRule], record: &HostRecord) -> Option<AuditBasis> {
     let by_sandbox = |check: &str| AuditBasis { source: AuditSource::Sandbox, rule: Some(check.to_owned()) };
     match (&record.refusal, judge_host(rules, &record.host)) {
@@ -70,14 +70,28 @@ fn basis_of_sandbox(rules: &[SourcedRule], record: &HostRecord) -> Option<AuditB
         (Some(RefusalReason::Profile | RefusalReason::Unlisted), _) => Some(by_sandbox("profile")),
         (Some(RefusalReason::Address { .. }), _) => Some(by_sandbox("address")),
         (Some(RefusalReason::OtherName(_)), _) => Some(by_sandbox("server name")),
-        (Some(RefusalReason::Unanswered | RefusalReason::TooManyQuestions), _) => Some(AuditSource::NoUser.into()),
-        (Some(RefusalReason::Declined(_)), _) => None,
+        (Some(RefusalReason::Declined(_) | RefusalReason::NoUser(_)), _)
+        | (Some(RefusalReason::Unanswered | RefusalReason::TooManyQuestions), _) => None,
         (None, _) if record.consented => None,
         (None, RuleDecision::Allow(rules)) => {
             let rules: Vec<_> = rules.into_iter().cloned().collect();
             Some(AuditBasis::of_rules(&rules))
         }
         (None, _) => Some(by_sandbox("profile")),
+    }
+}
+
+/// Returns what decided about a host after a question, now or before.
+fn source_of_answer(state: &BrokerState, record: &HostRecord) -> AuditSource {
+    match &record.refusal {
+        Some(RefusalReason::NoUser(_) | RefusalReason::Unanswered | RefusalReason::TooManyQuestions) => {
+            AuditSource::NoUser
+        }
+        refusal => {
+            let subject = ConsentSubject::of_host(SANDBOX_NETWORK, record.host.to_string());
+            let is_known = state.consents.about(&subject) == Some(refusal.is_none());
+            if is_known { AuditSource::Consent } else { AuditSource::User }
+        }
     }
 }
 
@@ -129,6 +143,20 @@ impl ProgramHostGate {
     pub(in crate::broker) fn new(rules: Vec<SourcedRule>, users: ProgramUsers, session: Weak<BrokerState>) -> Self {
         Self { rules, users, session, reported: Mutex::default() }
     }
+
+    /// Returns what decided about a host that needed consent. The gate of the session's binding has answered, so it knows:
+    /// often its level decides, and no user was asked.
+    fn basis_of_answer(&self, record: &HostRecord) -> AuditBasis {
+        if let Some(session) = self.session.upgrade().and_then(|state| state.current_gate()) {
+            let (source, rule) = session.basis(record);
+            return AuditBasis { source, rule };
+        }
+        let source = if record.refusal.is_some() { AuditSource::NoUser } else { AuditSource::Consent };
+        match judge_host(&self.rules, &record.host) {
+            RuleDecision::Ask { rule, .. } => AuditBasis::of_rules(std::slice::from_ref(rule)).with_source(source),
+            RuleDecision::Deny(_) | RuleDecision::Allow(_) | RuleDecision::Silent => source.into(),
+        }
+    }
 }
 
 impl HostGate for ProgramHostGate {
@@ -145,7 +173,7 @@ impl HostGate for ProgramHostGate {
         Box::pin(async move {
             match self.session.upgrade().and_then(|state| state.current_gate()) {
                 Some(session) => session.ask(question).await,
-                None => HostAnswer::Declined("no session uses this process now".to_owned()),
+                None => HostAnswer::Unavailable("no session uses this process now".to_owned()),
             }
         })
     }
@@ -153,7 +181,7 @@ impl HostGate for ProgramHostGate {
     fn record(&self, record: &HostRecord) {
         log_decision(record);
         let ProgramUsers::One { notices, audit } = &self.users else { return };
-        let basis = basis_of_sandbox(&self.rules, record).unwrap_or(AuditSource::User.into());
+        let basis = basis_of_sandbox(&self.rules, record).unwrap_or_else(|| self.basis_of_answer(record));
         record_host(audit.as_ref(), PROGRAM, record, basis);
         let Some(reason) = &record.refusal else { return };
         let refusal = HostRefusal { host: record.host.clone(), reason: reason.clone() }.to_string();
@@ -168,12 +196,19 @@ impl HostGate for ProgramHostGate {
     }
 }
 
+impl BindingGate for SessionHostGate {
+    fn basis(&self, record: &HostRecord) -> (AuditSource, Option<String>) {
+        let AuditBasis { source, rule } = self.basis_of_answer(record);
+        (source, rule)
+    }
+}
+
 impl SessionHostGate {
     /// Returns what decided about a host that needed consent.
     fn basis_of_answer(&self, record: &HostRecord) -> AuditBasis {
-        let subject = ConsentSubject::of_host(SANDBOX_NETWORK, record.host.to_string());
-        if self.state.consents.about(&subject) == Some(record.refusal.is_none()) {
-            return AuditSource::Consent.into();
+        let source = source_of_answer(&self.state, record);
+        if source == AuditSource::Consent {
+            return source.into();
         }
         let user_named = self.state.hosts.contains(&record.host);
         let ruling = judge_host(&self.policy.rules, &record.host);
@@ -183,7 +218,7 @@ impl SessionHostGate {
             (GateDecision::Run(because), None) => of(&because, AuditVerdict::Allow),
             (GateDecision::Refuse(because), Some(_)) => of(&because, AuditVerdict::Refuse),
             (GateDecision::Ask(because) | GateDecision::Run(because) | GateDecision::Refuse(because), _) => {
-                of(&because, AuditVerdict::Ask).with_source(AuditSource::User)
+                of(&because, AuditVerdict::Ask).with_source(source)
             }
         }
     }
@@ -233,7 +268,7 @@ impl SessionHostGate {
                 self.state.consents.remember(subject, false);
                 HostAnswer::Declined("the user refused, and refuses this host for this session".to_owned())
             }
-            PermissionResponse::Unavailable => HostAnswer::Declined(self.policy.explain_no_asker(&because)),
+            PermissionResponse::Unavailable => HostAnswer::Unavailable(self.policy.explain_no_asker(&because)),
         }
     }
 }

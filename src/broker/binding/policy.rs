@@ -7,7 +7,6 @@ use super::super::gate::{self, DecisionReason, GateDecision, Judge};
 use super::super::session_state::BrokerState;
 use crate::manifest::{ApprovalLevel, ConfiguredHook, ManagedSetting};
 use crate::permissions::SourcedRule;
-use crate::sandbox::SandboxLauncher;
 use crate::services::Pool;
 use crate::tool::SessionStates;
 
@@ -21,14 +20,12 @@ pub(in crate::broker) struct CallPolicy {
     pub(in crate::broker) limits: ParentLimits,
     /// What the broker remembers about each session.
     pub(in crate::broker) states: Arc<SessionStates<BrokerState>>,
-    /// Knows what this machine enforces. `None`: nothing.
-    pub(in crate::broker) sandboxes: Option<SandboxLauncher>,
     /// The loosest level of managed settings.
     pub(in crate::broker) managed_approval: Option<(ApprovalLevel, ManagedSetting)>,
     /// The managed setting that forbids commands without a sandbox.
     pub(in crate::broker) managed_sandbox: Option<ManagedSetting>,
     pub(in crate::broker) hooks: Vec<ConfiguredHook>,
-    /// Runs hooks.
+    /// Runs hooks, and knows what this machine enforces.
     pub(in crate::broker) pool: Pool,
 }
 

@@ -107,7 +107,7 @@ impl Binding {
             return None;
         }
         let sandbox = self.sandbox.as_ref().filter(|_| tool.sandbox_choice(arguments) == SandboxChoice::ReadOnly)?;
-        Some((self.policy.sandboxes.clone()?, Arc::clone(&sandbox.reading)))
+        Some((self.policy.pool.sandbox_launcher().cloned()?, Arc::clone(&sandbox.reading)))
     }
 
     /// Returns the hidden paths that open for the programs of a call's command line, once the user agrees.

@@ -150,13 +150,23 @@ impl Chat<'_> {
     async fn set_mode(&self, wanted: &str) -> Result<(), CommandError> {
         let plan = &self.session.plan();
         let now = self.session.choice().mode;
-        let mode = match wanted.split_once('/') {
-            Some((agent, mode)) => ModeRequest::new(Some(agent), Some(mode)).select(plan)?,
+        let selected = match wanted.split_once('/') {
+            Some((agent, mode)) => ModeRequest::new(Some(agent), Some(mode)).select(plan),
             // A name alone is a mode of the current agent, or else an agent.
-            None => match ModeRequest::new(Some(now.agent.as_str()), Some(wanted)).select(plan) {
-                Err(_) if plan.agent(wanted).is_some() => ModeRequest::new(Some(wanted), None).select(plan)?,
-                found => found.map_err(|_| self.no_mode(wanted))?,
-            },
+            None => {
+                let is_agent = plan.agent(wanted).is_some() || plan.agent_refusal(wanted).is_some();
+                match ModeRequest::new(Some(now.agent.as_str()), Some(wanted)).select(plan) {
+                    Err(_) if is_agent => ModeRequest::new(Some(wanted), None).select(plan),
+                    found => found,
+                }
+            }
+        };
+        let mode = match selected {
+            Ok(mode) => mode,
+            Err(error) => {
+                let is_clear = error.exclusion().is_some() || wanted.contains('/');
+                return Err(if is_clear { error.into() } else { self.no_mode(wanted) });
+            }
         };
         self.session.set_mode(mode.clone()).await.map_err(|error| session_failure(&error))?;
         self.screen.remark(&format!("{mode} continues this session"));

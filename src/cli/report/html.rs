@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::super::output::display_line;
-use super::summary::ActivityReport;
+use super::summary::{ActivityReport, DayActivity, PrincipalActivity};
 use super::text::usage_line;
 use crate::chart::{self, ChartData, ChartError, ChartKind, ChartOptions, ChartSpec};
 use crate::clock;
@@ -21,7 +21,10 @@ pub(super) fn render(report: &ActivityReport) -> Result<String, ChartError> {
     let (from, to) = (clock::moment(report.since), clock::moment(report.until));
     let ActivityReport { sessions, turns, calls, .. } = report;
     let mut body = format!("<h1>Report of Skein</h1>\n<p>From {from} to {to}</p>\n");
-    body.push_str(&format!("<p>{sessions} sessions, {turns} turns, {calls} calls; {}.</p>\n", usage_line(report)));
+    body.push_str(&format!(
+        "<p>{sessions} sessions, {turns} turns, {calls} calls; {}.</p>\n",
+        usage_line(&report.spent)
+    ));
     let days: Vec<Value> = report
         .days
         .iter()
@@ -30,6 +33,10 @@ pub(super) fn render(report: &ActivityReport) -> Result<String, ChartError> {
     add_chart(&mut body, "Activity by day", "day", &["turns", "calls", "refusals"], days)?;
     let tokens = report.days.iter().map(|(day, of)| json!({"day": day, "tokens": of.tokens})).collect();
     add_chart(&mut body, "Tokens by day", "day", &["tokens"], tokens)?;
+    if report.days.values().any(|of| of.cost.is_some()) {
+        let cost = |(day, of): (&String, &DayActivity)| json!({"day": day, "dollars": of.cost.unwrap_or_default()});
+        add_chart(&mut body, "Cost by day", "day", &["dollars"], report.days.iter().map(cost).collect())?;
+    }
     let tools = top(report.tools.iter().map(|(name, tool)| {
         (tool.calls, json!({"tool": display_line(name), "calls": tool.calls, "failed": tool.failures}))
     }));
@@ -46,6 +53,19 @@ pub(super) fn render(report: &ActivityReport) -> Result<String, ChartError> {
         &["allowed", "refused", "without a user"],
         vec![vec![json!(questions.allowed), json!(questions.refused), json!(questions.unanswered)]],
     );
+    if report.has_several_principals() {
+        let row = |(name, of): (&String, &PrincipalActivity)| {
+            let spent = &of.spent;
+            let cost = spent.cost.map_or_else(String::new, |cost| format!("${cost:.2}"));
+            let counts = [of.sessions, of.turns, of.calls, of.refusals, spent.input, spent.output];
+            let mut row = vec![json!(name)];
+            row.extend(counts.map(|count| json!(count)));
+            row.push(json!(cost));
+            row
+        };
+        let heads = ["principal", "sessions", "turns", "calls", "refused", "tokens in", "tokens out", "cost"];
+        add_table(&mut body, "Principals", &heads, report.principals.iter().map(row).collect());
+    }
     let modes = report.modes.iter().map(|(name, mode)| {
         vec![
             json!(name),

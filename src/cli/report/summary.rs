@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use crate::agents::{Event, StopReason};
 use crate::clock;
-use crate::store::{AuditEntry, StoredSession, UsageTotals};
+use crate::principal::Principal;
+use crate::store::{AuditEntry, SpentAmount, StoredSession, UsageTotals};
 use crate::tool::Activity;
 
 /// What agents did in a period.
@@ -19,8 +20,10 @@ pub(super) struct ActivityReport {
     pub(super) sessions: u64,
     pub(super) turns: u64,
     pub(super) calls: u64,
-    /// What the sessions have spent since they began. A child session counts for its parent.
+    /// What the sessions spent in the period. A child session counts for its parent.
     pub(super) spent: UsageTotals,
+    /// By the name of the principal.
+    pub(super) principals: BTreeMap<String, PrincipalActivity>,
     /// How turns ended.
     pub(super) endings: BTreeMap<&'static str, u64>,
     pub(super) modes: BTreeMap<String, ModeActivity>,
@@ -39,6 +42,16 @@ pub(super) struct ActivityReport {
     /// Calls of delegated tasks that their parent shows, as session and call. The child session has them, too.
     #[serde(skip)]
     relayed_calls: BTreeSet<(String, String)>,
+}
+
+/// What the sessions of one principal did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(super) struct PrincipalActivity {
+    pub(super) sessions: u64,
+    pub(super) turns: u64,
+    pub(super) calls: u64,
+    pub(super) refusals: u64,
+    pub(super) spent: UsageTotals,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -82,7 +95,10 @@ pub(super) struct RefusalCount {
 pub(super) struct DayActivity {
     pub(super) turns: u64,
     pub(super) calls: u64,
+    /// What was spent on the day.
     pub(super) tokens: u64,
+    /// In US dollars. `None` if it is unknown.
+    pub(super) cost: Option<f64>,
     pub(super) refusals: u64,
 }
 
@@ -91,20 +107,24 @@ impl ActivityReport {
         Self { since, until, ..Self::default() }
     }
 
-    pub(super) fn add_session(&mut self, session: &StoredSession) {
+    pub(super) fn add_session(&mut self, principal: &str, session: &StoredSession) {
         self.mode(session).sessions += 1;
-        if session.parent.is_some() {
-            return;
+        if session.parent.is_none() {
+            self.sessions += 1;
+            self.principal(principal).sessions += 1;
         }
-        self.sessions += 1;
-        let UsageTotals { input, output, cached, cost } = session.spent;
-        self.spent.input += input;
-        self.spent.output += output;
-        self.spent.cached += cached;
-        self.spent.cost = cost.map(|cost| self.spent.cost.unwrap_or_default() + cost).or(self.spent.cost);
     }
 
-    pub(super) fn add_event(&mut self, session: &StoredSession, at: u64, event: &Event) {
+    /// Adds what a top-level session spent at one time.
+    pub(super) fn add_spending(&mut self, principal: &str, SpentAmount { at, amount }: SpentAmount) {
+        add_usage(&mut self.spent, &amount);
+        add_usage(&mut self.principal(principal).spent, &amount);
+        let day = self.day(at);
+        day.tokens += amount.input + amount.output;
+        day.cost = sum(day.cost, amount.cost);
+    }
+
+    pub(super) fn add_event(&mut self, principal: &str, session: &StoredSession, at: u64, event: &Event) {
         for event in event.native_events() {
             match event {
                 Event::TurnEnded { end } => {
@@ -117,10 +137,9 @@ impl ActivityReport {
                         continue;
                     }
                     self.turns += 1;
+                    self.principal(principal).turns += 1;
                     *self.endings.entry(ending_name(&end.ending)).or_default() += 1;
-                    let day = self.day(at);
-                    day.turns += 1;
-                    day.tokens += tokens;
+                    self.day(at).turns += 1;
                 }
                 // A mode has a slash in its name, a service has none.
                 Event::ToolStarted { call, by: Some(by) } if session.parent.is_none() && by.contains('/') => {
@@ -129,6 +148,7 @@ impl ActivityReport {
                 Event::ToolEnded { id, .. } if self.relayed_calls.contains(&(session.id.clone(), id.clone())) => {}
                 Event::ToolEnded { name, outcome, activity, .. } => {
                     self.calls += 1;
+                    self.principal(principal).calls += 1;
                     self.day(at).calls += 1;
                     let tool = self.tools.entry(name.clone()).or_default();
                     tool.calls += 1;
@@ -155,7 +175,8 @@ impl ActivityReport {
         }
     }
 
-    pub(super) fn add_decision(&mut self, entry: &AuditEntry) {
+    /// Adds a decision. `principal` is `None` if the key of its pseudonym is gone.
+    pub(super) fn add_decision(&mut self, principal: Option<&str>, entry: &AuditEntry) {
         let is_refusal = entry.decision == "refuse";
         if entry.kind == "consent" {
             let count = match (is_refusal, entry.source.as_str()) {
@@ -168,6 +189,9 @@ impl ActivityReport {
             return;
         }
         if is_refusal {
+            if let Some(principal) = principal {
+                self.principal(principal).refusals += 1;
+            }
             self.day(entry.time).refusals += 1;
             let key = (entry.subject.clone(), entry.source.clone(), entry.rule.clone().unwrap_or_default());
             *self.refused.entry(key).or_default() += 1;
@@ -188,13 +212,34 @@ impl ActivityReport {
         self.refusals.sort_by_key(|refusal| std::cmp::Reverse(refusal.count));
     }
 
+    /// Returns true if there is another principal than the user of this machine.
+    pub(super) fn has_several_principals(&self) -> bool {
+        self.principals.keys().any(|name| name.as_str() != Principal::local().name())
+    }
+
     fn mode(&mut self, session: &StoredSession) -> &mut ModeActivity {
         self.modes.entry(format!("{}/{}", session.agent, session.mode)).or_default()
+    }
+
+    fn principal(&mut self, name: &str) -> &mut PrincipalActivity {
+        self.principals.entry(name.to_owned()).or_default()
     }
 
     fn day(&mut self, at: u64) -> &mut DayActivity {
         self.days.entry(clock::date(at)).or_default()
     }
+}
+
+fn add_usage(sum_of: &mut UsageTotals, more: &UsageTotals) {
+    sum_of.input += more.input;
+    sum_of.output += more.output;
+    sum_of.cached += more.cached;
+    sum_of.cost = sum(sum_of.cost, more.cost);
+}
+
+/// Adds costs. An unknown one adds nothing.
+fn sum(one: Option<f64>, more: Option<f64>) -> Option<f64> {
+    more.map(|more| one.unwrap_or_default() + more).or(one)
 }
 
 fn ending_name(ending: &StopReason) -> &'static str {
@@ -243,12 +288,29 @@ mod tests {
             decision("consent", "allow", "user", "d"),
             decision("call", "allow", "user", "d"),
         ] {
-            report.add_decision(&entry);
+            report.add_decision(Some("local"), &entry);
         }
         report.finish();
         let counted: Vec<_> = report.refusals.iter().map(|of| (of.subject.as_str(), of.count)).collect();
         assert_eq!(counted, [("b", 2), ("a", 1)]);
         assert_eq!(report.questions, QuestionCounts { allowed: 1, refused: 1, unanswered: 1 });
         assert_eq!(report.days["2000-02-29"].refusals, 3);
+        assert_eq!(report.principals["local"].refusals, 3);
+    }
+
+    #[test]
+    fn spending_counts_at_its_time_and_for_its_principal() {
+        let mut report = ActivityReport::new(0, 0);
+        let spent = |at: u64, input: u64, cost: Option<f64>| SpentAmount {
+            at,
+            amount: UsageTotals { input, output: 1, cached: 0, cost },
+        };
+        report.add_spending("local", spent(951_782_400_000, 10, Some(0.5)));
+        report.add_spending("ci", spent(951_782_400_000, 20, None));
+        report.add_spending("ci", spent(951_868_800_000, 30, Some(0.25)));
+        assert_eq!((report.spent.input, report.spent.output, report.spent.cost), (60, 3, Some(0.75)));
+        assert_eq!((report.principals["ci"].spent.input, report.principals["ci"].spent.cost), (50, Some(0.25)));
+        assert_eq!((report.days["2000-02-29"].tokens, report.days["2000-02-29"].cost), (32, Some(0.5)));
+        assert_eq!(report.days["2000-03-01"].tokens, 31);
     }
 }

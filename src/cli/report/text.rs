@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use super::super::output::{BOLD, QUIET, display_line};
-use super::summary::{ActivityReport, ModeActivity, ToolActivity};
+use super::summary::{ActivityReport, ModeActivity, PrincipalActivity, ToolActivity};
 use crate::clock;
+use crate::store::UsageTotals;
 
 /// Lines of a section.
 const MAX_LINES: usize = 15;
@@ -16,10 +17,14 @@ pub(super) fn render(report: &ActivityReport) -> String {
     let ActivityReport { sessions, turns, calls, .. } = report;
     push(&mut out, &format!("{BOLD}From {from} to {to}{BOLD:#}"));
     push(&mut out, &format!("  {sessions} sessions, {turns} turns, {calls} calls"));
-    push(&mut out, &format!("  {}", usage_line(report)));
+    push(&mut out, &format!("  spent {}", usage_line(&report.spent)));
     let endings: Vec<_> = report.endings.iter().map(|(name, count)| format!("{count} {name}")).collect();
     if !endings.is_empty() {
         push(&mut out, &format!("  turns: {}", endings.join(", ")));
+    }
+    if report.has_several_principals() {
+        let principals = report.principals.iter().map(|(name, of)| (of.turns, principal_line(name, of)));
+        section(&mut out, "By principal", &sorted(principals.collect()));
     }
     let modes = sorted(report.modes.iter().map(|(name, mode)| (mode.calls, mode_line(name, mode))).collect());
     section(&mut out, "Did, by mode", &modes);
@@ -57,13 +62,18 @@ pub(super) fn render(report: &ActivityReport) -> String {
 }
 
 /// Returns the tokens and the cost in words.
-pub(super) fn usage_line(report: &ActivityReport) -> String {
-    let spent = &report.spent;
+pub(super) fn usage_line(spent: &UsageTotals) -> String {
     let cost = match spent.cost {
         Some(cost) => format!("${cost:.2}"),
         None => "no known cost".to_owned(),
     };
-    format!("these sessions spent {} tokens in and {} out, {cost}", spent.input, spent.output)
+    format!("{} tokens in and {} out, {cost}", spent.input, spent.output)
+}
+
+fn principal_line(name: &str, of: &PrincipalActivity) -> String {
+    let PrincipalActivity { sessions, turns, calls, refusals, spent } = of;
+    let numbers = format!("{sessions} sessions, {turns} turns, {calls} calls, {refusals} refused");
+    format!("{}  {QUIET}{numbers}, {}{QUIET:#}", display_line(name), usage_line(spent))
 }
 
 fn mode_line(name: &str, mode: &ModeActivity) -> String {

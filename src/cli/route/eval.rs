@@ -74,6 +74,7 @@ fn metrics_json(measured: &RouteEvaluation) -> Value {
         "coverage": rounded(share(measured.sure, measured.within)),
         "accuracy_where_sure": rounded(share(measured.right_and_sure, measured.sure)),
         "auroc": rounded(measured.auroc),
+        "calibration_error": rounded(measured.calibration_error),
         "wrongly_sure": rounded(share(measured.wrongly_sure, measured.outside)),
         "confusion": measured.confusion.iter().map(confused).collect::<Vec<_>>(),
         "micros_per_prompt": measured.each.as_micros(),
@@ -96,6 +97,9 @@ fn metric_lines(measured: &RouteEvaluation) -> Vec<String> {
     if let Some(auroc) = measured.auroc {
         let wrongly = percent(measured.wrongly_sure, measured.outside);
         lines.push(format!("nowhere   AUROC {auroc:.3}; sure all the same: {wrongly}"));
+    }
+    if let Some(error) = measured.calibration_error {
+        lines.push(format!("off by    {error:.3}, between confidence and accuracy (expected calibration error)"));
     }
     lines.push(format!(
         "time      {} µs for a prompt, {} ms to learn",

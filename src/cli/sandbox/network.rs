@@ -24,7 +24,7 @@ impl HostGate for ListOnly {
     }
 
     fn ask(&self, _: HostQuestion) -> BoxFuture<'_, HostAnswer> {
-        Box::pin(async { HostAnswer::Declined("there is no user to ask".to_owned()) })
+        Box::pin(async { HostAnswer::Unavailable("there is no user to ask".to_owned()) })
     }
 
     fn record(&self, record: &HostRecord) {

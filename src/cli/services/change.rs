@@ -193,14 +193,18 @@ fn enable(entry: &ServiceEntry, manifests: &Manifests, mut settings: SettingsFil
 fn check_enabled(name: &str, global: &Global, folders: &Folders) -> Result<(), CommandError> {
     let now = workspace::manifests_quietly(global, folders)?;
     let Some(reason) = now.services.get(name).and_then(|entry| entry.disabled_by.as_ref()) else { return Ok(()) };
+    let problem = format!("`{name}` is still off: {reason}");
     let help = match reason {
         DisableSource::Config(file) => format!("remove it from `{DISABLED}` in {}", display_line(file)),
-        DisableSource::Managed(_) => ADMINISTRATOR.to_owned(),
+        DisableSource::Managed(exclusion) => {
+            let (subject, setting) = (name.to_owned(), exclusion.setting.to_string());
+            return Err(CommandError::Managed { problem, help: ADMINISTRATOR.to_owned(), subject, setting });
+        }
         DisableSource::Profile(profile) => {
             format!("add it to `services` of the profile `{}`, or use another profile", display_line(profile))
         }
     };
-    Err(CommandError::work(format!("`{name}` is still off: {reason}"), help))
+    Err(CommandError::work(problem, help))
 }
 
 /// The result of a switch.

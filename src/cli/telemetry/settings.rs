@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use super::AttributeValue;
+use crate::manifest::ManagedLayer;
 
 const DEFAULT_ENDPOINT: &str = "http://localhost:4318";
+/// Adds the text of messages and calls to spans.
+pub(super) const CONTENT_VARIABLE: &str = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT";
 const PROTOCOL: &str = "http/protobuf";
 /// Spans that may wait, if the user sets no other number.
 const DEFAULT_QUEUE: u64 = 2_048;
@@ -47,6 +50,10 @@ pub(in crate::cli) enum ExportSettingsError {
     Endpoint { variable: &'static str },
     #[error("the headers cannot be sent: {reason}")]
     Headers { reason: String },
+    #[error("{setting} does not allow the receiver that the OTEL_ variables name")]
+    Receiver { setting: String },
+    #[error("the managed settings cannot be used, and they may limit it")]
+    ManagedSettings,
     #[error("no thread can be started: {reason}")]
     Thread { reason: String },
 }
@@ -101,8 +108,19 @@ impl ExportSettings {
             delay: Duration::from_millis(number("OTEL_BSP_SCHEDULE_DELAY", 5000)?),
             queue,
             batch,
-            with_content: is_true("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"),
+            with_content: is_true(CONTENT_VARIABLE),
         }))
+    }
+}
+
+impl ExportSettings {
+    /// Applies managed settings. Fails if they do not allow the receiver.
+    pub(super) fn limit_to(&mut self, managed: &ManagedLayer) -> Result<(), ExportSettingsError> {
+        if let Some(setting) = managed.receiver_refusal(&self.url) {
+            return Err(ExportSettingsError::Receiver { setting: setting.to_string() });
+        }
+        self.with_content &= managed.content_refusal().is_none();
+        Ok(())
     }
 }
 
@@ -171,6 +189,7 @@ fn decode(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::{ManagedFile, load_managed};
 
     fn read(variables: &[(&str, &str)]) -> Result<Option<ExportSettings>, ExportSettingsError> {
         ExportSettings::read(|name| {
@@ -191,6 +210,24 @@ mod tests {
         assert!(read(&[endpoint]).unwrap().is_some());
         let url = read(&[("OTEL_TRACES_EXPORTER", "otlp")]).unwrap().unwrap().url;
         assert_eq!(url, "http://localhost:4318/v1/traces");
+    }
+
+    #[test]
+    fn managed_settings_limit_receivers_and_content() {
+        let managed = |text: &str| {
+            let file = ManagedFile { file: "managed.yaml".to_owned(), text: format!("version: 1\n{text}\n") };
+            load_managed(&[], None, &[file]).0.managed
+        };
+        let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"), (CONTENT_VARIABLE, "true")];
+        let limited = |text: &str| {
+            let mut settings = read(&variables).unwrap().unwrap();
+            settings.limit_to(&managed(text)).map(|()| settings.with_content)
+        };
+        assert_eq!(limited("telemetry: {endpoints: ['http://localhost:4318']}"), Ok(true));
+        assert_eq!(limited("telemetry: {content: false}"), Ok(false));
+        assert_eq!(limited("telemetry: {content: true}"), Ok(true));
+        let error = limited("telemetry: {endpoints: []}").unwrap_err().to_string();
+        assert!(error.contains("the managed setting `telemetry` (managed.yaml:2)"), "{error}");
     }
 
     #[test]

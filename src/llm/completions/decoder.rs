@@ -18,6 +18,18 @@ type AnswerQueue = VecDeque<genai::Result<ChatStreamEvent>>;
 /// The data of the last event.
 const DONE: &str = "[DONE]";
 
+/// Maximum bytes of one event. Each event is a piece of an answer.
+const MAX_EVENT: usize = 8 << 20;
+
+/// Why the bytes of an answer are no events.
+#[derive(Debug, thiserror::Error)]
+enum EventError {
+    #[error(transparent)]
+    Text(#[from] Utf8Error),
+    #[error("one event of its answer is longer than {} MiB", MAX_EVENT >> 20)]
+    TooLong,
+}
+
 /// Decodes one answer. Nothing follows the end or an error.
 pub(super) struct StreamDecoder {
     model: ModelIden,
@@ -49,12 +61,16 @@ impl StreamDecoder {
         self.note(finished, events);
     }
 
-    fn note(&mut self, result: Result<(), Utf8Error>, events: &mut AnswerQueue) {
+    fn note(&mut self, result: Result<(), EventError>, events: &mut AnswerQueue) {
         if let Err(error) = result
             && !self.answer.is_over
         {
             self.answer.is_over = true;
-            events.push_back(Err(stream_failure(&self.model, error)));
+            events.push_back(Err(match error {
+                EventError::Text(error) => stream_failure(&self.model, error),
+                // The same request would get the same answer, so that a retry is of no use.
+                EventError::TooLong => genai::Error::Internal(error.to_string()),
+            }));
         }
     }
 }
@@ -71,7 +87,7 @@ struct EventLines {
 }
 
 impl EventLines {
-    fn feed(&mut self, mut bytes: &[u8], mut on_data: impl FnMut(&str)) -> Result<(), Utf8Error> {
+    fn feed(&mut self, mut bytes: &[u8], mut on_data: impl FnMut(&str)) -> Result<(), EventError> {
         if let Some((first, others)) = bytes.split_first() {
             if self.after_return && *first == b'\n' {
                 bytes = others;
@@ -100,10 +116,10 @@ impl EventLines {
             }
         }
         self.rest.extend_from_slice(bytes);
-        Ok(())
+        if self.rest.len() > MAX_EVENT { Err(EventError::TooLong) } else { Ok(()) }
     }
 
-    fn finish(&mut self, mut on_data: impl FnMut(&str)) -> Result<(), Utf8Error> {
+    fn finish(&mut self, mut on_data: impl FnMut(&str)) -> Result<(), EventError> {
         let rest = std::mem::take(&mut self.rest);
         if !rest.is_empty() {
             self.line(&rest, &mut on_data)?;
@@ -112,7 +128,7 @@ impl EventLines {
     }
 
     /// Takes one line. An empty line ends an event.
-    fn line(&mut self, line: &[u8], on_data: &mut impl FnMut(&str)) -> Result<(), Utf8Error> {
+    fn line(&mut self, line: &[u8], on_data: &mut impl FnMut(&str)) -> Result<(), EventError> {
         if line.is_empty() {
             if !self.data.is_empty() {
                 on_data(&self.data);
@@ -127,7 +143,7 @@ impl EventLines {
             }
             self.data.push_str(data.trim());
         }
-        Ok(())
+        if self.data.len() > MAX_EVENT { Err(EventError::TooLong) } else { Ok(()) }
     }
 }
 
@@ -179,7 +195,7 @@ fn plain_text(data: &str) -> Option<Cow<'_, str>> {
 struct PartialAnswer {
     /// By their index. The arguments are text until the end.
     calls: BTreeMap<u64, ToolCall>,
-    /// Bytes of the names and arguments of the calls.
+    /// Bytes of the ids, names and arguments of the calls.
     call_bytes: usize,
     usage: Option<Usage>,
     stop: Option<String>,
@@ -248,7 +264,7 @@ impl PartialAnswer {
         self.call_bytes += arguments.len();
         match self.calls.get_mut(&index) {
             None => {
-                self.call_bytes += fn_name.len();
+                self.call_bytes += call_id.len() + fn_name.len();
                 let fn_arguments = Value::String(arguments);
                 self.calls.insert(index, ToolCall { call_id, fn_name, fn_arguments, thought_signatures: None });
             }
@@ -257,7 +273,8 @@ impl PartialAnswer {
                     text.push_str(&arguments);
                 }
                 if !fn_name.is_empty() {
-                    self.call_bytes = self.call_bytes + fn_name.len() - known.fn_name.len();
+                    self.call_bytes += call_id.len() + fn_name.len();
+                    self.call_bytes -= known.call_id.len() + known.fn_name.len();
                     known.call_id = call_id;
                     known.fn_name = fn_name;
                 }
@@ -271,8 +288,9 @@ impl PartialAnswer {
             return;
         }
         let chunk = |(index, call): (&u64, &ToolCall)| -> genai::Result<ChatStreamEvent> {
-            // Each call counts, also if the model gives two of them one id.
-            let tool_call = ToolCall { call_id: index.to_string(), ..call.clone() };
+            // Each call counts with its id, also if the model gives two of them one id.
+            let fn_name = format!("{}{}", call.call_id, call.fn_name);
+            let tool_call = ToolCall { call_id: index.to_string(), fn_name, ..call.clone() };
             Ok(ChatStreamEvent::ToolCallChunk(ToolChunk { tool_call }))
         };
         events.extend(self.calls.iter().map(chunk));

@@ -70,7 +70,7 @@ struct RunningCommand {
 #[derive(Default)]
 struct Answers {
     granted: HashSet<String>,
-    declined: HashMap<String, String>,
+    declined: HashMap<String, RefusalReason>,
 }
 
 struct OpenQuestion {
@@ -162,8 +162,7 @@ impl ProxyCommands {
         let _pause = self.pause(command);
         let answered = tokio::time::timeout(self.patience, answer.wait_for(Option::is_some)).await;
         match answered.ok().and_then(Result::ok).and_then(|answer| answer.clone()) {
-            Some(HostAnswer::Once | HostAnswer::Session) => Ok(()),
-            Some(HostAnswer::Declined(reason)) => Err(RefusalReason::Declined(reason)),
+            Some(answer) => answer.refusal().map_or(Ok(()), Err),
             None => Err(RefusalReason::Unanswered),
         }
     }
@@ -230,12 +229,11 @@ impl ProxyCommands {
                 Some(id) => state.running.get_mut(&id).map(|running| &mut running.answers),
                 None => Some(&mut state.background),
             };
-            match (answers, answer) {
-                (Some(answers), HostAnswer::Once) => drop(answers.granted.insert(key.clone())),
-                (Some(answers), HostAnswer::Declined(reason)) => {
-                    drop(answers.declined.insert(key.clone(), reason.clone()));
-                }
-                (Some(_), HostAnswer::Session) | (None, _) => {}
+            let Some(answers) = answers else { continue };
+            match (answer, answer.refusal()) {
+                (HostAnswer::Session, _) => {}
+                (_, Some(reason)) => drop(answers.declined.insert(key.clone(), reason)),
+                (_, None) => drop(answers.granted.insert(key.clone())),
             }
         }
     }
@@ -256,7 +254,7 @@ impl CommandsState {
             [only] => only.declined.get(host),
             _ => self.background.declined.get(host),
         };
-        declined.map(|reason| Err(RefusalReason::Declined(reason.clone())))
+        declined.map(|reason| Err(reason.clone()))
     }
 }
 

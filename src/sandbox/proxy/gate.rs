@@ -49,6 +49,19 @@ pub enum HostAnswer {
     Session,
     /// No, with the reason for the model.
     Declined(String),
+    /// There is no user to ask. The text is the reason for the model.
+    Unavailable(String),
+}
+
+impl HostAnswer {
+    /// Returns the reason of a refusal. `None` if the answer allows the host.
+    pub(super) fn refusal(&self) -> Option<RefusalReason> {
+        match self {
+            HostAnswer::Once | HostAnswer::Session => None,
+            HostAnswer::Declined(reason) => Some(RefusalReason::Declined(reason.clone())),
+            HostAnswer::Unavailable(reason) => Some(RefusalReason::NoUser(reason.clone())),
+        }
+    }
 }
 
 /// A decision about one connection.
@@ -81,6 +94,8 @@ pub enum RefusalReason {
     Unlisted,
     #[error("{0}")]
     Declined(String),
+    #[error("{0}")]
+    NoUser(String),
     #[error("the user has not answered yet; try again")]
     Unanswered,
     #[error("too many questions are open; try again")]

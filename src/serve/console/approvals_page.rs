@@ -143,11 +143,13 @@ fn answers(login: &Login, request: &ShownRequest) -> Markup {
             @match &request.kind {
                 RequestKind::Permission(permission) => {
                     button type="submit" name="answer" value="allow" { "Allow once" }
-                    @if permission.protected.is_none() {
+                    @if permission.once_reason().is_none() {
                         button type="submit" name="answer" value="allow-always" class="quiet" { "Always allow" }
                     }
                     button type="submit" name="answer" value="reject" class="reject" { "Reject" }
-                    button type="submit" name="answer" value="reject-always" class="quiet" { "Always reject" }
+                    @if !permission.is_single() {
+                        button type="submit" name="answer" value="reject-always" class="quiet" { "Always reject" }
+                    }
                 }
                 RequestKind::Elicitation(question) => {
                     @if let ElicitationKind::Fields(schema) = &question.kind { (inputs(schema)) }
@@ -182,9 +184,10 @@ fn permission_title(request: &PermissionRequest) -> String {
 /// Describes a call in full: command, file, diff, host and what an answer with "always" covers.
 fn permission_details(request: &PermissionRequest) -> Markup {
     let line = command(&request.arguments);
-    let covers = match &request.protected {
-        Some(protected) => format!("{protected}. Consent covers this call only."),
-        None => format!("An answer with “always” covers {} in this session.", request.always),
+    let covers = match (&request.protected, request.once_reason()) {
+        (Some(protected), _) => format!("{protected}. Consent covers this call only."),
+        (None, Some(reason)) => format!("{reason}."),
+        (None, None) => format!("An answer with “always” covers {} in this session.", request.always),
     };
     html! {
         @if let Some(title) = request.title.as_deref().filter(|_| request.sandbox_title().is_none()) {

@@ -126,6 +126,9 @@ fn result(measured: &RouteEvaluation) -> Markup {
             @if measured.outside > 0 {
                 dt { "Sure although it belongs nowhere" } dd { (percent(measured.wrongly_sure, measured.outside)) }
             }
+            @if let Some(error) = measured.calibration_error {
+                dt { "Expected calibration error" } dd { (format!("{error:.3}")) }
+            }
         }
         h2 { "Confusion matrix" }
         (matrix(measured))

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use maud::{Markup, html};
 use serde_json::json;
 
 use super::super::ServerState;
+use super::assets::checksum;
+use super::form::FormFields;
 use super::layout::{ConsoleProblem, Section, page};
 use super::logins::Login;
 use super::open_session::home_project;
@@ -35,22 +37,43 @@ pub(super) async fn show(
             label class="grow" { "Filter" input type="search" data-filter=".filtered" autocomplete="off"; }
             a href="/console/graph.svg" download="skein-graph.svg" { "Export as SVG" }
         }
+        div id="graph" data-shape=(shape(&login, plan)) { (graph(&login, plan, &running_services(&state, &login))) }
+    };
+    Ok(page(&login, Section::Graph, "Graph", &body))
+}
+
+fn graph(login: &Login, plan: &Plan, running: &[(ServiceName, ServiceStatus)]) -> Markup {
+    html! {
         h2 { "Agents and modes" }
         ul class="rows" { @for agent in plan.agents() { (agent_row(plan, agent)) } }
         h2 { "Services" }
         div class="scroll" tabindex="0" role="region" aria-label="Services" {
             table {
                 thead { tr { th { "Service" } th { "State" } th { "Leases" } th { "Restarts" } th { "Sandbox" } th { "Used by" } } }
-                tbody id="services" data-live { (service_rows(&state, &login, plan)) }
+                tbody { (service_rows(login, plan, running)) }
             }
         }
-    };
-    Ok(page(&login, Section::Graph, "Graph", &body))
+    }
 }
 
-/// Returns the states of the services alone, for a page that is open.
-pub(super) async fn states(State(state): State<Arc<ServerState>>, Extension(login): Extension<Arc<Login>>) -> Response {
+/// Identifies what the graph shows without the states of services. It changes with the manifests.
+fn shape(login: &Login, plan: &Plan) -> String {
+    format!("{:x}", checksum(&graph(login, plan, &[]).0))
+}
+
+/// Returns the states of the services, for a page that is open. If the page does not know the current agents, modes and
+/// services, returns the graph too.
+pub(super) async fn states(
+    State(state): State<Arc<ServerState>>,
+    Extension(login): Extension<Arc<Login>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ConsoleProblem> {
+    let project = home_project(&state, &login.token).await?;
+    let plan = project.broker.plan();
     let running = running_services(&state, &login);
+    let shape = shape(&login, plan);
+    let is_known = FormFields::of_query(query.as_deref()).get("known") == Some(shape.as_str());
+    let html = (!is_known).then(|| graph(&login, plan, &running).into_string());
     let mut names: Vec<_> = running.iter().map(|(name, _)| name).collect();
     names.dedup();
     let states: Vec<_> = names
@@ -66,7 +89,8 @@ pub(super) async fn states(State(state): State<Arc<ServerState>>, Extension(logi
             })
         })
         .collect();
-    ([(header::CONTENT_TYPE, "application/json")], json!(states).to_string()).into_response()
+    let news = json!({"shape": shape, "html": html, "services": states});
+    Ok(([(header::CONTENT_TYPE, "application/json")], news.to_string()).into_response())
 }
 
 /// Sends the drawing.
@@ -175,11 +199,10 @@ pub(super) fn is_within_reach(login: &Login, plan: &Plan, service: &ServiceEntry
     limits.admin || limits.admits_service(service.manifest.name.as_str()) || plan.reaches(service)
 }
 
-fn service_rows(state: &ServerState, login: &Login, plan: &Plan) -> Markup {
-    let running = running_services(state, login);
+fn service_rows(login: &Login, plan: &Plan, running: &[(ServiceName, ServiceStatus)]) -> Markup {
     html! {
         @for service in plan.services().filter(|service| is_within_reach(login, plan, service)) {
-            (service_row(plan, service, &ProcessSummary::of(&running, &service.manifest.name)))
+            (service_row(plan, service, &ProcessSummary::of(running, &service.manifest.name)))
         }
     }
 }

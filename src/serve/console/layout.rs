@@ -7,6 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 
+use super::assets::asset_address;
 use super::logins::Login;
 
 /// Scripts, styles and connections are this server's own. Pictures of messages are in the page.
@@ -115,7 +116,7 @@ pub(super) fn public_page(status: StatusCode, title: &str, scripts: &[&str], bod
             head {
                 (common_head(title))
                 @for script in scripts {
-                    script src={ "/console/assets/" (script) } defer {}
+                    script src=(asset_address(script)) defer {}
                 }
             }
             body class="narrow" {
@@ -131,7 +132,8 @@ fn head(title: &str, csrf: &str) -> Markup {
         head {
             (common_head(title))
             meta name="csrf-token" content=(csrf);
-            script src="/console/assets/console.js" defer {}
+            meta name="events-worker" content=(asset_address("events-worker.js"));
+            script src=(asset_address("console.js")) defer {}
         }
     }
 }
@@ -142,8 +144,8 @@ fn common_head(title: &str) -> Markup {
         meta name="viewport" content="width=device-width, initial-scale=1";
         meta name="color-scheme" content="light dark";
         title { (title) " · Skein" }
-        link rel="icon" href="/console/assets/icon.svg";
-        link rel="stylesheet" href="/console/assets/console.css";
+        link rel="icon" href=(asset_address("icon.svg"));
+        link rel="stylesheet" href=(asset_address("console.css"));
     }
 }
 

@@ -1,385 +1,475 @@
 //! A form for a manifest, which its JSON Schema generates. A change of a field changes one entry of the text, and all
 //! other lines stay as they are.
 //!
-//! Fields with text, numbers, choices and lists of words are in the form. Others can be changed only in the text.
+//! The form has fields with text, numbers, choices and lists of words. It has lists of mappings, and mappings whose keys
+//! are names: their items can be added, changed, removed and, in lists, moved. Everything else can be changed only in
+//! the text.
 
-use maud::{Markup, html};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
+use super::field_schema::{FieldSchema, ItemOrder, ItemSchema};
 use super::form::FormFields;
-use super::transcript::display_text;
-use crate::manifest::{DocumentKind, edit_entry};
+use super::schema_field::{FieldChange, FormError, SchemaField};
+use crate::manifest::{
+    DocumentKind, EditedItem, SourceFile, block_text, edit_entry, edit_items, item_texts, parse, rename_entry,
+    with_comments,
+};
 
 /// The depth of mappings that are in the form.
 const MAX_DEPTH: usize = 4;
-/// References that are followed to the definition of a field.
-const MAX_REFERENCES: usize = 8;
+/// The depth of lists that are in the form: a list, and lists in its items.
+const MAX_NESTING: usize = 2;
+/// Items of one list in a form that was sent.
+const MAX_ITEMS: usize = 1_000;
 /// Fields that a form does not change: they identify the format.
 const FIXED_FIELDS: [&str; 2] = ["version", "kind"];
-/// Begins the name of each field in the form.
-const PREFIX: &str = "field.";
 
-/// A field of a form.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SchemaField {
-    path: Vec<String>,
-    hint: Option<String>,
-    input: FieldInput,
-    is_required: bool,
-    /// The text of its value. Empty if the manifest does not have it.
-    value: String,
-}
-
-/// How a field is entered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum FieldInput {
-    Text,
-    Number,
-    Choice(Vec<String>),
-    /// One word or line for each item.
-    Lines,
-}
-
-/// The fields of a manifest.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// The fields of a manifest, or of an item of a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SchemaForm {
     pub(super) fields: Vec<SchemaField>,
+    pub(super) lists: Vec<ItemList>,
     /// Fields that only the text has.
     pub(super) others: Vec<String>,
 }
 
-/// Why a form cannot be applied.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum FormError {
-    #[error("`{field}` must be a whole number, not `{value}`")]
-    NoNumber { field: String, value: String },
-    #[error("`{field}` must be one of {options}, not `{value}`")]
-    NoChoice { field: String, value: String, options: String },
-    #[error("`{field}` cannot be changed without changing other lines; change it in the text")]
-    Unsafe { field: String },
+/// A list of mappings, or a mapping whose keys are names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ItemList {
+    pub(super) path: Vec<String>,
+    pub(super) hint: Option<String>,
+    pub(super) order: ItemOrder<'static>,
+    pub(super) items: Vec<SchemaItem>,
+    /// The form of a new item.
+    pub(super) template: SchemaForm,
+}
+
+/// An item that the manifest has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SchemaItem {
+    /// Its key. Empty in a list.
+    pub(super) name: String,
+    /// It is a text instead of a mapping.
+    is_short: bool,
+    pub(super) form: SchemaForm,
+}
+
+/// An item of a form that was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum SentItem {
+    /// The item that was at this position.
+    Known(usize),
+    New(String),
 }
 
 impl SchemaForm {
     /// Returns the form of a document.
     pub(super) fn of(kind: DocumentKind, document: &Value) -> Self {
-        let schema = kind.json_schema();
-        let mut form = Self::default();
-        FieldCollector { root: schema, form: &mut form }.collect(
-            &FieldSchema::of(schema, schema),
-            Some(document),
-            &[],
-            true,
-        );
-        form
+        form_of(&FieldSchema::of_document(kind.json_schema()), Some(document), 0)
     }
 
     /// Returns the text with the changes of a form that was sent. Fails if a value does not fit, or if a change would
     /// change other lines too.
     pub(super) fn apply(&self, text: &str, sent: &FormFields) -> Result<String, FormError> {
+        self.apply_at(text, &[], "", sent)
+    }
+
+    /// Applies the form to the mapping at `base`. `prefix` begins the names of its fields.
+    fn apply_at(&self, text: &str, base: &[String], prefix: &str, sent: &FormFields) -> Result<String, FormError> {
         let mut text = text.to_owned();
         for field in &self.fields {
-            let Some(value) = sent.get(&field.name()).map(|value| value.replace("\r\n", "\n")) else { continue };
-            if value.trim() == field.value.trim() {
-                continue;
-            }
-            let path: Vec<&str> = field.path.iter().map(String::as_str).collect();
-            let value = field.parse(&value)?;
-            let edited = edit_entry(&text, &path, value.as_ref());
-            text = edited.ok_or_else(|| FormError::Unsafe { field: field.path.join(".") })?;
+            let value = match field.change(prefix, sent)? {
+                FieldChange::Unchanged => continue,
+                FieldChange::Removed => None,
+                FieldChange::Set(value) => Some(value),
+            };
+            let path = [base, &field.path[..]].concat();
+            let edited = edit_entry(&text, &names(&path), value.as_ref());
+            text = edited.ok_or_else(|| FormError::Unsafe { field: format!("{prefix}{}", field.path.join(".")) })?;
+        }
+        for list in &self.lists {
+            text = list.apply_at(&text, base, prefix, sent)?;
         }
         Ok(text)
     }
 
-    pub(super) fn markup(&self) -> Markup {
-        let mut groups: Vec<(&[String], Vec<&SchemaField>)> = Vec::new();
+    /// Returns whether the sent form changes anything. Fails if a value does not fit.
+    fn has_changes(&self, prefix: &str, sent: &FormFields) -> Result<bool, FormError> {
         for field in &self.fields {
-            let group = field.path.split_last().map(|(_, group)| group).unwrap_or_default();
-            match groups.iter_mut().find(|(known, _)| *known == group) {
-                Some((_, fields)) => fields.push(field),
-                None => groups.push((group, vec![field])),
+            if field.change(prefix, sent)? != FieldChange::Unchanged {
+                return Ok(true);
             }
         }
-        html! {
-            @for (group, fields) in &groups {
-                fieldset class="stack" {
-                    legend { @if group.is_empty() { "The manifest" } @else { code { (group.join(".")) } } }
-                    @for field in fields { (field.markup()) }
-                }
+        for list in &self.lists {
+            if list.has_changes(prefix, sent)? {
+                return Ok(true);
             }
         }
+        Ok(false)
+    }
+
+    /// Returns the value of a new item. It is an empty mapping if nothing was entered.
+    fn new_value(&self, prefix: &str, sent: &FormFields) -> Result<Value, FormError> {
+        let mut value = Value::Object(Map::new());
+        for field in &self.fields {
+            if let FieldChange::Set(entered) = field.change(prefix, sent)? {
+                put(&mut value, &field.path, entered);
+            }
+        }
+        for list in &self.lists {
+            if let Some(entered) = list.new_value(prefix, sent)? {
+                put(&mut value, &list.path, entered);
+            }
+        }
+        Ok(value)
+    }
+
+    /// Returns whether it has one field, which is the whole value.
+    fn is_single(&self) -> bool {
+        self.fields.first().is_some_and(|field| field.path.is_empty())
     }
 }
 
-impl SchemaField {
-    fn name(&self) -> String {
-        format!("{PREFIX}{}", self.path.join("."))
+impl ItemList {
+    /// Returns the name in a form. `prefix` names the item that the list belongs to.
+    pub(super) fn name(&self, prefix: &str) -> String {
+        format!("{prefix}{}", self.path.join("."))
     }
 
-    /// Reads a value that was entered. `None` removes the field.
-    fn parse(&self, text: &str) -> Result<Option<Value>, FormError> {
-        let field = || self.path.join(".");
-        let text = text.trim();
-        if text.is_empty() {
+    fn apply_at(&self, text: &str, base: &[String], prefix: &str, sent: &FormFields) -> Result<String, FormError> {
+        let name = self.name(prefix);
+        let items = self.items_of_form(&name, sent)?.unwrap_or_default();
+        if !self.has_changes(prefix, sent)? {
+            return Ok(text.to_owned());
+        }
+        let path = [base, &self.path[..]].concat();
+        match self.order {
+            ItemOrder::Ordered(main) => self.apply_ordered(text, &path, &name, main, &items, sent),
+            ItemOrder::Named => self.apply_named(text, &path, &name, &items, sent),
+        }
+    }
+
+    fn apply_ordered(
+        &self,
+        text: &str,
+        path: &[String],
+        name: &str,
+        main: Option<&str>,
+        items: &[SentItem],
+        sent: &FormFields,
+    ) -> Result<String, FormError> {
+        let refused = || FormError::Unsafe { field: name.to_owned() };
+        let documents = item_texts(text, &names(path)).ok_or_else(refused)?;
+        let mut edited = Vec::new();
+        for item in items {
+            edited.push(match item {
+                SentItem::Known(place) => {
+                    let prefix = format!("{name}.{place}.");
+                    let (known, document) = self.items.get(*place).zip(documents.get(*place)).ok_or_else(refused)?;
+                    match known.form.has_changes(&prefix, sent)? {
+                        true => EditedItem::Text(known.with_changes(document, main, &prefix, sent)?),
+                        false => EditedItem::Kept(*place),
+                    }
+                }
+                SentItem::New(id) => EditedItem::Text(block_text(&self.new_item(name, id, main, sent)?)),
+            });
+        }
+        edit_items(text, &names(path), &edited).ok_or_else(refused)
+    }
+
+    fn apply_named(
+        &self,
+        text: &str,
+        path: &[String],
+        name: &str,
+        items: &[SentItem],
+        sent: &FormFields,
+    ) -> Result<String, FormError> {
+        let refused = || FormError::Unsafe { field: name.to_owned() };
+        let at = |key: &str| [path, &[key.to_owned()]].concat();
+        let keys = self.keys(name, items, sent)?;
+        let mut text = text.to_owned();
+        for (place, known) in self.items.iter().enumerate() {
+            text = match items.contains(&SentItem::Known(place)) {
+                true => known.form.apply_at(&text, &at(&known.name), &format!("{name}.{place}."), sent)?,
+                false => edit_entry(&text, &names(&at(&known.name)), None).ok_or_else(refused)?,
+            };
+        }
+        for (item, key) in items.iter().zip(&keys) {
+            match item {
+                SentItem::Known(place) => {
+                    let old = self.items.get(*place).map(|known| &known.name).filter(|old| *old != key);
+                    if let Some(old) = old {
+                        text = rename_entry(&text, &names(&at(old)), key).ok_or_else(refused)?;
+                    }
+                }
+                SentItem::New(id) => {
+                    let value = self.value_with_key(name, id, sent)?;
+                    text = add_entry(&text, &at(key), &value).ok_or_else(refused)?;
+                }
+            }
+        }
+        Ok(text)
+    }
+
+    /// Returns whether the sent form changes anything. Fails if a value does not fit.
+    fn has_changes(&self, prefix: &str, sent: &FormFields) -> Result<bool, FormError> {
+        let name = self.name(prefix);
+        let Some(items) = self.items_of_form(&name, sent)? else { return Ok(false) };
+        if items.len() != self.items.len() {
+            return Ok(true);
+        }
+        for (place, (item, known)) in items.iter().zip(&self.items).enumerate() {
+            let prefix = format!("{name}.{place}.");
+            let is_renamed = || sent.text(&key_name(&name, &place.to_string())).is_some_and(|key| key != known.name);
+            let is_same = *item == SentItem::Known(place) && !known.form.has_changes(&prefix, sent)?;
+            if !is_same || (self.order == ItemOrder::Named && is_renamed()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the items of a form that was sent, in order. `None` if it does not have this list. Fails if an item is
+    /// unknown.
+    fn items_of_form(&self, name: &str, sent: &FormFields) -> Result<Option<Vec<SentItem>>, FormError> {
+        if sent.get(&list_name(name)).is_none() {
             return Ok(None);
         }
-        Ok(Some(match &self.input {
-            FieldInput::Text => Value::from(text),
-            FieldInput::Number => match text.parse::<i64>() {
-                Ok(number) => Value::from(number),
-                Err(_) => return Err(FormError::NoNumber { field: field(), value: text.to_owned() }),
-            },
-            FieldInput::Choice(options) if !options.iter().any(|option| option == text) => {
-                return Err(FormError::NoChoice {
-                    field: field(),
-                    value: text.to_owned(),
-                    options: options.join(", "),
-                });
+        let mut items: Vec<SentItem> = Vec::new();
+        if sent.all(&item_name(name)).nth(MAX_ITEMS).is_some() {
+            return Err(FormError::TooMany { field: name.to_owned(), limit: MAX_ITEMS });
+        }
+        for id in sent.all(&item_name(name)) {
+            let item = SentItem::parse(id, self.items.len()).filter(|item| !items.contains(item));
+            let unknown = || FormError::UnknownItem { field: name.to_owned(), item: id.to_owned() };
+            items.push(item.ok_or_else(unknown)?);
+        }
+        Ok(Some(items))
+    }
+
+    /// Returns the names of the items. Fails if one has none, or if two are the same.
+    fn keys(&self, name: &str, items: &[SentItem], sent: &FormFields) -> Result<Vec<String>, FormError> {
+        let mut keys: Vec<String> = Vec::new();
+        for item in items {
+            let key = sent.text(&key_name(name, &item.id())).map(str::to_owned);
+            let key = key.ok_or_else(|| FormError::NoName { field: name.to_owned() })?;
+            if keys.contains(&key) {
+                return Err(FormError::SameName { field: name.to_owned(), name: key });
             }
-            FieldInput::Choice(_) => match text {
-                "true" => Value::Bool(true),
-                "false" => Value::Bool(false),
-                text => Value::from(text),
-            },
-            FieldInput::Lines => text.lines().map(str::trim).filter(|line| !line.is_empty()).collect(),
-        }))
+            keys.push(key);
+        }
+        Ok(keys)
     }
 
-    fn markup(&self) -> Markup {
-        let label = self.path.last().map(String::as_str).unwrap_or_default();
-        let (name, hint) = (self.name(), format!("hint-{}", self.path.join("-")));
-        let described = self.hint.as_ref().map(|_| hint.as_str());
-        html! {
-            label {
-                (label) @if self.is_required { " (required)" }
-                @match &self.input {
-                    FieldInput::Choice(options) => {
-                        select name=(name) aria-describedby=[described] {
-                            option value="" selected[self.value.is_empty()] { "not set" }
-                            @for option in options {
-                                option value=(option) selected[*option == self.value] { (option) }
-                            }
-                        }
-                    }
-                    FieldInput::Text if !self.value.contains('\n') => {
-                        input name=(name) value=(self.value) spellcheck="false" aria-describedby=[described];
-                    }
-                    FieldInput::Number => {
-                        input name=(name) value=(self.value) inputmode="numeric" aria-describedby=[described];
-                    }
-                    FieldInput::Text | FieldInput::Lines => {
-                        // A parser of HTML drops the first line break.
-                        textarea name=(name) spellcheck="false" aria-describedby=[described] { "\n" (self.value) }
-                    }
-                }
+    /// Returns the value of this list in a new item. `None` if it is empty.
+    fn new_value(&self, prefix: &str, sent: &FormFields) -> Result<Option<Value>, FormError> {
+        let name = self.name(prefix);
+        let items = self.items_of_form(&name, sent)?.filter(|items| !items.is_empty());
+        let Some(items) = items else { return Ok(None) };
+        let value: Value = match self.order {
+            ItemOrder::Ordered(main) => {
+                let values = items.iter().map(|item| self.new_item(&name, &item.id(), main, sent));
+                Value::Array(values.collect::<Result<_, _>>()?)
             }
-            @if let Some(text) = &self.hint {
-                p class="hint" id=(hint) {
-                    (display_text(text)) @if self.input == FieldInput::Lines { " One item on each line." }
-                }
-            } @else if self.input == FieldInput::Lines { p class="hint" { "One item on each line." } }
+            ItemOrder::Named => {
+                let keys = self.keys(&name, &items, sent)?;
+                let values = items.iter().map(|item| self.value_with_key(&name, &item.id(), sent));
+                let values: Vec<Value> = values.collect::<Result<_, _>>()?;
+                Value::Object(keys.into_iter().zip(values).collect())
+            }
+        };
+        Ok(Some(value))
+    }
+
+    /// Returns a new item of a list. Fails if nothing was entered.
+    fn new_item(&self, name: &str, id: &str, main: Option<&str>, sent: &FormFields) -> Result<Value, FormError> {
+        match self.template.new_value(&format!("{name}.{id}."), sent)? {
+            Value::Object(entries) if entries.is_empty() => Err(FormError::EmptyItem { field: name.to_owned() }),
+            value => Ok(shorten(value, main)),
+        }
+    }
+
+    /// Returns the value of a new item with a name. Fails if it needs a value and nothing was entered.
+    fn value_with_key(&self, name: &str, id: &str, sent: &FormFields) -> Result<Value, FormError> {
+        match self.template.new_value(&format!("{name}.{id}."), sent)? {
+            Value::Object(entries) if self.template.is_single() && entries.is_empty() => {
+                Err(FormError::EmptyItem { field: name.to_owned() })
+            }
+            value => Ok(value),
         }
     }
 }
 
-/// The schema of a field behind its references, with the description nearest to the field.
-struct FieldSchema<'a> {
-    schema: &'a Value,
-    hint: Option<&'a str>,
-}
-
-impl<'a> FieldSchema<'a> {
-    fn of(root: &'a Value, schema: &'a Value) -> Self {
-        let mut at = Self { schema, hint: description(schema) };
-        for _ in 0..MAX_REFERENCES {
-            let Some(next) = next_schema(root, at.schema) else { break };
-            at = Self { schema: next, hint: at.hint.or_else(|| description(next)) };
+impl SchemaItem {
+    /// Returns the text of the item with its changes. `main` is the field that a short item sets.
+    fn with_changes(
+        &self,
+        document: &str,
+        main: Option<&str>,
+        prefix: &str,
+        sent: &FormFields,
+    ) -> Result<String, FormError> {
+        let value = parse(&SourceFile::new("item.yaml", document)).ok();
+        if let (true, Some(main), Some(value)) = (self.is_short, main, &value) {
+            let long = self.form.apply_at(&block_text(&json!({main: value})), &[], prefix, sent)?;
+            let value = parse(&SourceFile::new("item.yaml", long.as_str())).ok();
+            let short = value.map(|value| block_text(&shorten(value, Some(main))));
+            return Ok(with_comments(document, &short.unwrap_or(long)));
         }
-        at
-    }
-
-    /// Returns whether the type is this one, or this one or nothing.
-    fn has_type(&self, name: &str) -> bool {
-        match &self.schema["type"] {
-            Value::String(only) => only == name,
-            Value::Array(types) => types.iter().any(|known| known == name),
-            _ => false,
+        match (self.form.apply_at(document, &[], prefix, sent), value) {
+            // Entries in brackets share a line.
+            (Err(FormError::Unsafe { .. }), Some(value)) if !document.contains('#') => {
+                self.form.apply_at(&block_text(&value), &[], prefix, sent)
+            }
+            (edited, _) => edited,
         }
-    }
-
-    /// Returns the values to choose from. `None` if it is no choice.
-    fn options(&self) -> Option<Vec<String>> {
-        if let Some(options) = self.schema["enum"].as_array() {
-            return options.iter().filter(|option| !option.is_null()).map(text_of).collect();
-        }
-        if self.has_type("boolean") {
-            return Some(["true", "false"].map(str::to_owned).to_vec());
-        }
-        let branches = self.schema["oneOf"].as_array()?;
-        branches.iter().map(|branch| branch.get("const").and_then(text_of)).collect()
     }
 }
 
-fn description(schema: &Value) -> Option<&str> {
-    schema["description"].as_str()
+impl SentItem {
+    /// Reads an item of a list with `count` items. `None` if there is no such item.
+    fn parse(id: &str, count: usize) -> Option<Self> {
+        match id.strip_prefix('n') {
+            Some(number) => number.parse::<u32>().ok().map(|_| Self::New(id.to_owned())),
+            None => id.parse::<usize>().ok().filter(|place| *place < count).map(Self::Known),
+        }
+    }
+
+    fn id(&self) -> String {
+        match self {
+            Self::Known(place) => place.to_string(),
+            Self::New(id) => id.clone(),
+        }
+    }
 }
 
-fn text_of(value: &Value) -> Option<String> {
-    value.as_str().map(str::to_owned)
+/// Returns the name of the input that says that the form has a list.
+pub(super) fn list_name(name: &str) -> String {
+    format!("list.{name}")
 }
 
-/// Returns the schema that this one stands for: a reference, a single part, or something or nothing.
-fn next_schema<'a>(root: &'a Value, schema: &'a Value) -> Option<&'a Value> {
-    if let Some(reference) = schema["$ref"].as_str() {
-        return root.pointer(reference.strip_prefix('#')?);
+/// Returns the name of the inputs that say which items a list has, in order.
+pub(super) fn item_name(name: &str) -> String {
+    format!("item.{name}")
+}
+
+/// Returns the name of the input with the name of an item.
+pub(super) fn key_name(name: &str, id: &str) -> String {
+    format!("key.{name}.{id}")
+}
+
+fn names(path: &[String]) -> Vec<&str> {
+    path.iter().map(String::as_str).collect()
+}
+
+/// Sets a value in a new item.
+fn put(value: &mut Value, path: &[String], entered: Value) {
+    match path.split_first() {
+        None => *value = entered,
+        Some((name, rest)) => {
+            if !value.is_object() {
+                *value = Value::Object(Map::new());
+            }
+            put(&mut value[name.as_str()], rest, entered);
+        }
     }
-    if let Some([only]) = schema["allOf"].as_array().map(Vec::as_slice) {
-        return Some(only);
+}
+
+/// Returns an item as the text of its main field, if it has nothing else.
+fn shorten(value: Value, main: Option<&str>) -> Value {
+    let entries = value.as_object().filter(|entries| entries.len() == 1);
+    let text = main.and_then(|main| entries?.get(main)).filter(|text| text.is_string());
+    text.cloned().unwrap_or(value)
+}
+
+/// Adds an entry that may have several lines. `None` if that would change anything else.
+fn add_entry(text: &str, path: &[String], value: &Value) -> Option<String> {
+    match value {
+        Value::Object(entries) if !entries.is_empty() => {
+            let add = |text: String, (key, value): (&String, &Value)| {
+                add_entry(&text, &[path, std::slice::from_ref(key)].concat(), value)
+            };
+            entries.iter().try_fold(text.to_owned(), add)
+        }
+        Value::Array(items) if items.iter().any(Value::is_object) => {
+            let items: Vec<_> = items.iter().map(|item| EditedItem::Text(block_text(item))).collect();
+            edit_items(text, &names(path), &items)
+        }
+        value => edit_entry(text, &names(path), Some(value)),
     }
-    let mut branches = schema["anyOf"].as_array()?.iter().filter(|branch| branch["type"] != "null");
-    branches.next().filter(|_| branches.next().is_none())
 }
 
 /// Collects the fields of a schema.
-struct FieldCollector<'a, 'b> {
-    root: &'a Value,
-    form: &'b mut SchemaForm,
+struct FieldCollector {
+    form: SchemaForm,
+    /// The number of lists around the form.
+    nesting: usize,
 }
 
-impl<'a> FieldCollector<'a, '_> {
-    fn collect(&mut self, schema: &FieldSchema<'a>, document: Option<&Value>, path: &[String], is_required: bool) {
+fn form_of(schema: &FieldSchema<'static>, document: Option<&Value>, nesting: usize) -> SchemaForm {
+    let mut collector = FieldCollector { form: SchemaForm::default(), nesting };
+    collector.collect(schema, document, &[], true);
+    collector.form
+}
+
+impl FieldCollector {
+    fn collect(&mut self, schema: &FieldSchema<'static>, document: Option<&Value>, path: &[String], is_required: bool) {
         if path.len() < MAX_DEPTH
-            && let Some(properties) = self.properties(schema, document)
+            && let Some(properties) = schema.properties(document)
         {
             for (name, property, is_required) in properties {
-                if path.is_empty() && FIXED_FIELDS.contains(&name) {
+                if self.nesting == 0 && path.is_empty() && FIXED_FIELDS.contains(&name) {
                     continue;
                 }
                 let path = [path, &[name.to_owned()]].concat();
                 let value = document.and_then(|document| document.get(name));
-                self.collect(&FieldSchema::of(self.root, property), value, &path, is_required);
+                self.collect(&property, value, &path, is_required);
             }
             return;
         }
-        let input = self.input(schema);
-        match input.and_then(|input| Some((value_text(&input, document)?, input))) {
-            Some((value, input)) => {
-                let hint = schema.hint.map(|hint| hint.replace('\n', " "));
-                self.form.fields.push(SchemaField { path: path.to_vec(), hint, input, is_required, value });
-            }
+        let input = schema.input().and_then(|input| Some((input.text_of(document)?, input)));
+        if let Some((value, input)) = input {
+            let path = path.to_vec();
+            self.form.fields.push(SchemaField { path, hint: schema.hint(), input, is_required, value });
+            return;
+        }
+        match self.list(schema, document, path) {
+            Some(list) => self.form.lists.push(list),
             None => self.form.others.push(path.join(".")),
         }
     }
 
-    /// Returns the properties of a mapping, with whether each is required. Of several forms of a mapping, returns those
-    /// of the form that the document has. `None` if it is no mapping with known fields.
-    fn properties(
-        &self,
-        schema: &FieldSchema<'a>,
-        document: Option<&Value>,
-    ) -> Option<Vec<(&'a str, &'a Value, bool)>> {
-        if let Some(properties) = schema.schema["properties"].as_object() {
-            let required = schema.schema["required"].as_array();
-            let is_required = |name: &str| required.is_some_and(|names| names.iter().any(|known| known == name));
-            return Some(properties.iter().map(|(name, value)| (name.as_str(), value, is_required(name))).collect());
-        }
-        let branches = schema.schema["oneOf"].as_array()?;
-        let branches: Option<Vec<_>> = branches.iter().map(|branch| branch["properties"].as_object()).collect();
-        let all: Vec<_> = branches?.into_iter().flatten().collect();
-        let is_there = |name: &str| document.is_some_and(|document| document.get(name).is_some());
-        let is_chosen = all.iter().any(|(name, _)| is_there(name));
-        let shown = all.into_iter().filter(|(name, _)| !is_chosen || is_there(name));
-        Some(shown.map(|(name, value)| (name.as_str(), value, false)).collect())
-    }
-
-    fn input(&self, schema: &FieldSchema<'a>) -> Option<FieldInput> {
-        if let Some(options) = schema.options() {
-            return Some(FieldInput::Choice(options));
-        }
-        if schema.has_type("string") {
-            return Some(FieldInput::Text);
-        }
-        if schema.has_type("integer") {
-            return Some(FieldInput::Number);
-        }
-        let items = schema.schema.get("items").filter(|_| schema.has_type("array"))?;
-        FieldSchema::of(self.root, items).has_type("string").then_some(FieldInput::Lines)
-    }
-}
-
-/// Returns the text of a value in a form; empty if there is none. `None` if the input cannot show it.
-fn value_text(input: &FieldInput, value: Option<&Value>) -> Option<String> {
-    match (input, value) {
-        (_, None | Some(Value::Null)) => Some(String::new()),
-        (FieldInput::Text | FieldInput::Choice(_), Some(Value::String(text))) => Some(text.clone()),
-        (FieldInput::Choice(_), Some(Value::Bool(value))) => Some(value.to_string()),
-        (FieldInput::Number, Some(Value::Number(number))) => Some(number.to_string()),
-        (FieldInput::Lines, Some(Value::Array(items))) => {
-            let lines: Option<Vec<&str>> =
-                items.iter().map(|item| item.as_str().filter(|text| !text.contains('\n'))).collect();
-            lines.map(|lines| lines.join("\n"))
-        }
-        _ => None,
+    /// Returns the list of a field. `None` if it has no items, or if the form cannot show one of them.
+    fn list(&self, schema: &FieldSchema<'static>, document: Option<&Value>, path: &[String]) -> Option<ItemList> {
+        let ItemSchema { item, order } = schema.items().filter(|_| self.nesting < MAX_NESTING)?;
+        let form = |value: Option<&Value>| form_of(&item, value, self.nesting + 1);
+        let is_shown = |form: &SchemaForm| !form.others.iter().any(String::is_empty);
+        let template =
+            Some(form(None)).filter(|form| is_shown(form) && !(form.fields.is_empty() && form.lists.is_empty()))?;
+        let known = |name: &str, is_short: bool, value: &Value| {
+            let item = SchemaItem { name: name.to_owned(), is_short, form: form(Some(value)) };
+            Some(item).filter(|item| is_shown(&item.form))
+        };
+        let items: Option<Vec<SchemaItem>> = match (order, document) {
+            (_, None | Some(Value::Null)) => Some(Vec::new()),
+            (ItemOrder::Ordered(main), Some(Value::Array(values))) => {
+                let item = |value: &Value| match value {
+                    Value::Object(_) => known("", false, value),
+                    Value::String(_) => main.and_then(|main| known("", true, &json!({main: value}))),
+                    _ => None,
+                };
+                values.iter().map(item).collect()
+            }
+            (ItemOrder::Named, Some(Value::Object(values))) => {
+                values.iter().map(|(name, value)| known(name, false, value)).collect()
+            }
+            _ => None,
+        };
+        Some(ItemList { path: path.to_vec(), hint: schema.hint(), order, items: items?, template })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    const SERVICE: &str = "version: 1\nkind: service\nname: web\n# mine\ndescription: Reads.\ntransport:\n  stdio:\n    \
-                           command: serve\n    args: [a, b]\n";
-
-    fn form() -> SchemaForm {
-        let transport = json!({"stdio": {"command": "serve", "args": ["a", "b"]}});
-        let document =
-            json!({"version": 1, "kind": "service", "name": "web", "description": "Reads.", "transport": transport});
-        SchemaForm::of(DocumentKind::Service, &document)
-    }
-
-    fn field(path: &str) -> SchemaField {
-        form().fields.into_iter().find(|field| field.path.join(".") == path).unwrap_or_else(|| panic!("{path}"))
-    }
-
-    fn apply(sent: &str) -> Result<String, FormError> {
-        form().apply(SERVICE, &FormFields::parse(sent.as_bytes()))
-    }
-
-    #[test]
-    fn the_schema_gives_each_field_its_input() {
-        assert_eq!((field("name").input, field("name").is_required), (FieldInput::Text, true));
-        assert_eq!(field("description").hint.as_deref(), Some("One sentence on what the service offers."));
-        let choice = |words: [&str; 2]| FieldInput::Choice(words.map(str::to_owned).to_vec());
-        assert_eq!(field("status").input, choice(["ready", "planned"]));
-        assert_eq!((field("restart.max").input, field("timeouts.call").input), (FieldInput::Number, FieldInput::Text));
-        let args = field("transport.stdio.args");
-        assert_eq!((args.input, args.value.as_str()), (FieldInput::Lines, "a\nb"));
-        let form = form();
-        assert!(!form.fields.iter().any(|field| field.path.join(".").starts_with("transport.http")), "another form");
-        assert!(form.others.contains(&"groups".to_owned()), "{:?}", form.others);
-        assert!(!form.fields.iter().any(|field| field.path == ["kind"]));
-    }
-
-    #[test]
-    fn only_what_was_changed_changes_in_the_text() {
-        let same = "field.name=web&field.status=&field.transport.stdio.args=a%0D%0Ab";
-        assert_eq!(apply(same).as_deref(), Ok(SERVICE));
-        let new = apply("field.description=Reads+more.&field.restart.max=2&field.status=planned").unwrap();
-        let added = "status: \"planned\"\nrestart:\n  max: 2\n";
-        assert_eq!(new, format!("{}{added}", SERVICE.replace("Reads.", "\"Reads more.\"")));
-    }
-
-    #[test]
-    fn a_value_that_does_not_fit_is_refused() {
-        let number = FormError::NoNumber { field: "restart.max".to_owned(), value: "many".to_owned() };
-        assert_eq!(apply("field.restart.max=many"), Err(number));
-        assert!(matches!(apply("field.status=odd"), Err(FormError::NoChoice { .. })));
-    }
-
-    #[test]
-    fn values_are_escaped() {
-        let form = SchemaForm::of(DocumentKind::Service, &json!({"name": "\"><script>", "title": "a\n</textarea><b>"}));
-        let page = form.markup().into_string();
-        assert!(!page.contains("<script>") && !page.contains("<b>"), "{page}");
-    }
-}
+#[path = "manifest_form_tests.rs"]
+mod tests;

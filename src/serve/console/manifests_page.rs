@@ -288,11 +288,12 @@ impl EditorView<'_> {
             h2 { "Findings of check" }
             div id="findings" { (findings_in_place(&self.check.file, &self.draft.text, &self.check.diagnostics)) }
             h2 { "Text" }
-            form method="post" action="/console/manifests/preview" class="stack" {
+            form method="post" action=(self.action("preview")) class="stack" {
                 (self.common_fields(login))
                 label { "Content of the file"
                     // A parser of HTML drops the first line break.
-                    textarea name="text" class="mono tall" spellcheck="false" data-draft=(self.draft.key()) {
+                    textarea name="text" class="mono tall" spellcheck="false" data-draft=(self.draft.key())
+                        data-file-draft=[self.file_key()] {
                         "\n" (self.draft.text)
                     }
                 }
@@ -335,7 +336,7 @@ impl EditorView<'_> {
             h2 { "Changes" }
             (diff(self.draft.path.as_str(), &before, &self.draft.text))
             @if self.check.is_accepted {
-                form method="post" action="/console/manifests/save" class="stack" {
+                form method="post" action=(self.action("save")) class="stack" {
                     (self.common_fields(login))
                     input type="hidden" name="text" value=(self.draft.text);
                     button type="submit" { "Save" }
@@ -344,6 +345,19 @@ impl EditorView<'_> {
                 p class="hint" { "Correct the errors in the text, then check again. Only a text without errors can be saved." }
             }
         }
+    }
+
+    /// Returns the address of an action. It names the file, so that a login leads back to it.
+    fn action(&self, name: &str) -> String {
+        format!("/console/manifests/{name}?{}", query(&[("file", self.draft.path.as_str())]))
+    }
+
+    /// Identifies the text of the file in the drafts that the browser keeps. `None` if the draft has no changes.
+    fn file_key(&self) -> Option<String> {
+        let stored = self.stored.map(|stored| stored.text.replace("\r\n", "\n"));
+        let text = stored.unwrap_or_else(|| self.draft.path.template());
+        let file = ManifestDraft { text, ..self.draft.clone() };
+        (file.text != self.draft.text).then(|| file.key())
     }
 
     fn common_fields(&self, login: &Login) -> Markup {
@@ -360,11 +374,12 @@ impl EditorView<'_> {
             h2 { "Form" }
             details {
                 summary { "Fields of the schema" }
-                form method="post" action="/console/manifests/form" class="stack" {
+                form method="post" action=(self.action("form")) class="stack" data-fill {
                     (self.common_fields(login))
                     input type="hidden" name="text" value=(self.draft.text);
                     p class="hint" {
-                        "The form changes the text as this page was loaded with it. An empty field removes its entry."
+                        "The form changes the text as this page was loaded with it. An empty field removes its entry. Lists "
+                        "have buttons that add, remove and move their items."
                     }
                     (form.markup())
                     @if !form.others.is_empty() {

@@ -79,6 +79,12 @@ impl ConsoleSessions {
         let open = open_sessions.find_live(id).await;
         if let Some(open) = open.filter(|open| open.is_busy() || open.session.live().has_others(ViewerId::MAX)) {
             open.session.check_client(&self.server.grant)?;
+            if !open.is_busy() {
+                // The page of the session keeps it open, so changed files apply here. It keeps the modes of the token that
+                // opened it.
+                let (roots, grant) = (SessionRoots::of(open.session.context()), open.session.sessions().grant());
+                open.reload(load_project(&self.server.projects, &roots.cwd, roots.files, grant).await).await;
+            }
             return Ok(OpenedSession { open, lock });
         }
         let project = self.project(&stored.cwd, stored.files).await?;
@@ -97,6 +103,11 @@ impl ConsoleSessions {
             None => self.sessions.default_roots().await?,
         };
         let project = self.project(&roots.cwd, roots.files).await?;
+        if let Some(exclusion) = project.broker.plan().mode_refusal(mode) {
+            self.sessions.record_managed(&mode.to_string(), &exclusion.setting);
+            let text = format!("The mode `{mode}` is not allowed here: {exclusion}.");
+            return Err(ConsoleProblem::new(StatusCode::FORBIDDEN, text));
+        }
         if !project.broker.plan().is_selectable(mode) {
             return Err(ConsoleProblem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("There is no mode `{mode}`.")));
         }

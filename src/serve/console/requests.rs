@@ -283,9 +283,11 @@ fn read_answer(kind: &RequestKind, form: &FormFields) -> Option<(RequestAnswer, 
         RequestKind::Permission(request) => {
             let (response, text) = match word {
                 "allow" => (PermissionResponse::Allow, "allowed once"),
-                "allow-always" if request.protected.is_none() => (PermissionResponse::AllowAlways, "always allowed"),
+                "allow-always" if request.once_reason().is_none() => {
+                    (PermissionResponse::AllowAlways, "always allowed")
+                }
                 "reject" => (PermissionResponse::Refuse, "rejected"),
-                "reject-always" => (PermissionResponse::RefuseAlways, "always rejected"),
+                "reject-always" if !request.is_single() => (PermissionResponse::RefuseAlways, "always rejected"),
                 _ => return None,
             };
             Some((RequestAnswer::Permission(response), text.to_owned()))

@@ -39,7 +39,10 @@ pub(super) async fn show(
             let running = running_services(&state, &login);
             let running: Vec<_> = running.into_iter().filter(|(known, _)| known.as_str() == name).collect();
             let statuses: Vec<&ServiceStatus> = running.iter().map(|(_, status)| status).collect();
-            html! { (process_table(&statuses)) (log_lines(service, &log)) }
+            html! {
+                div id="service-status" data-refresh { (process_table(&statuses)) }
+                div id="service-log" data-refresh { (log_lines(service, &log)) }
+            }
         }
         false => html! { p class="hint" { "Processes and logs are shown to tokens with --admin." } },
     };

@@ -1,5 +1,6 @@
-//! The list of sessions: full-text search, filters by mode and state, and the form for a new session.
+//! The list of sessions: full-text search, filters by agent, mode and state, and the form for a new session.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -21,6 +22,8 @@ use crate::store::{Cursor, FolderFilter, ListFilter, SearchHit, StoredSession};
 
 /// Sessions or matches on one page.
 const PAGE: usize = 50;
+/// Matches to which the filters of a search apply.
+const MAX_MATCHES: usize = 500;
 /// Entries that a page of the transcript shows after a match.
 const AFTER_MATCH: u64 = 50;
 
@@ -59,6 +62,7 @@ impl SessionState {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct ListQuery {
     words: String,
+    /// `agent/mode`, or `agent/*` for all modes of an agent. Empty for all.
     mode: String,
     state: String,
     after: Option<Cursor>,
@@ -73,6 +77,11 @@ impl ListQuery {
             .split_once('-')
             .and_then(|(time, id)| Some(Cursor { updated_at: time.parse().ok()?, id: id.to_owned() }));
         Self { words: field("q"), mode: field("mode"), state: field("state"), after }
+    }
+
+    /// Returns whether it asks for the mode of a session.
+    fn admits_mode(&self, session: &StoredSession) -> bool {
+        self.mode.is_empty() || self.mode == mode_of(session) || self.mode == format!("{}/*", session.agent)
     }
 
     fn state_filter(&self) -> Option<SessionState> {
@@ -91,7 +100,7 @@ pub(super) async fn show(
     let project = home_project(&state, &login.token).await?;
     let found = match wanted.words.is_empty() {
         true => list(&state, &sessions, &wanted).await?,
-        false => search(&sessions, &wanted).await?,
+        false => search(&state, &sessions, &wanted).await?,
     };
     let body = html! {
         h1 { "Sessions" }
@@ -111,10 +120,7 @@ async fn list(state: &ServerState, sessions: &ConsoleSessions, wanted: &ListQuer
             for open in state.parts.open_sessions.busy_sessions() {
                 found.extend(sessions.store().find(open.session.id()).await?);
             }
-            let is_wanted = |session: &StoredSession| {
-                mode.as_ref().is_none_or(|mode| *mode == mode_of(session)) && session.parent.is_none()
-            };
-            found.retain(is_wanted);
+            found.retain(|session: &StoredSession| wanted.admits_mode(session) && session.parent.is_none());
             found.sort_by_key(|session| std::cmp::Reverse(session.updated_at));
             (found, None)
         }
@@ -158,15 +164,50 @@ fn session_row(session: &StoredSession, state: SessionState) -> Markup {
     }
 }
 
-async fn search(sessions: &ConsoleSessions, wanted: &ListQuery) -> Result<Markup, ConsoleProblem> {
-    let hits = sessions.store().search(&wanted.words, FolderFilter::Anywhere, PAGE).await?;
+async fn search(state: &ServerState, sessions: &ConsoleSessions, wanted: &ListQuery) -> Result<Markup, ConsoleProblem> {
+    let is_filtered = !wanted.mode.is_empty() || wanted.state_filter().is_some();
+    let limit = if is_filtered { MAX_MATCHES } else { PAGE };
+    let mut hits = sessions.store().search(&wanted.words, FolderFilter::Anywhere, limit).await?;
+    let is_cut = is_filtered && hits.len() == limit;
+    if is_filtered {
+        hits = filter_hits(state, sessions, wanted, hits).await?;
+        hits.truncate(PAGE);
+    }
     Ok(html! {
         h2 { "Messages with “" (display_text(&wanted.words)) "”" }
+        @if is_cut { p class="hint" { "The filters apply to the " (limit) " best matches." } }
         @if hits.is_empty() { p class="empty" { "No message has these words." } }
         ul class="rows" {
             @for hit in &hits { (hit_row(hit)) }
         }
     })
+}
+
+/// Returns the matches in sessions with the mode and the state that the person looks for.
+async fn filter_hits(
+    state: &ServerState,
+    sessions: &ConsoleSessions,
+    wanted: &ListQuery,
+    hits: Vec<SearchHit>,
+) -> Result<Vec<SearchHit>, ConsoleProblem> {
+    let mut admitted: HashMap<String, bool> = HashMap::new();
+    let mut found = Vec::new();
+    for hit in hits {
+        let is_admitted = match admitted.get(&hit.session) {
+            Some(is_admitted) => *is_admitted,
+            None => {
+                let is_state = wanted.state_filter().is_none_or(|is| is == SessionState::of(state, &hit.session));
+                let session = sessions.store().find(&hit.session).await?;
+                let is_admitted = is_state && session.is_some_and(|session| wanted.admits_mode(&session));
+                admitted.insert(hit.session.clone(), is_admitted);
+                is_admitted
+            }
+        };
+        if is_admitted {
+            found.push(hit);
+        }
+    }
+    Ok(found)
 }
 
 fn hit_row(hit: &SearchHit) -> Markup {
@@ -186,9 +227,13 @@ fn filters(wanted: &ListQuery, plan: &Plan) -> Markup {
     html! {
         form method="get" action="/console/sessions" class="row" role="search" {
             label class="grow" { "Search all messages" input type="search" name="q" value=(wanted.words); }
-            label { "Mode"
+            label { "Agent or mode"
                 select name="mode" {
-                    option value="" { "all modes" }
+                    option value="" { "all agents" }
+                    @for (agent, _) in plan.selectable_modes() {
+                        @let value = format!("{}/*", agent.manifest.name);
+                        option value=(value) selected[value == wanted.mode] { (agent.manifest.name.as_str()) ", all modes" }
+                    }
                     (mode_options(plan, &wanted.mode))
                 }
             }

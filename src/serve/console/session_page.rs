@@ -92,12 +92,11 @@ fn usage_text(spent: &UsageTotals) -> String {
 
 fn earlier(session: &StoredSession, events: &[StoredEvent]) -> Markup {
     let first = events.first().map_or(1, |event| event.seq);
+    // A page that removes its oldest entries shows it later.
     html! {
-        @if first > 1 {
-            p {
-                a href={ "/console/sessions/" (session.id) "?" (query(&[("before", &first.to_string())])) } {
-                    "Earlier entries"
-                }
+        p id="earlier" hidden[first <= 1] {
+            a href={ "/console/sessions/" (session.id) "?" (query(&[("before", &first.to_string())])) } {
+                "Earlier entries"
             }
         }
     }

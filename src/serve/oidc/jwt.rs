@@ -85,20 +85,20 @@ impl<'a> UnverifiedJwt<'a> {
     }
 }
 
-/// Returns the time from which a JWT is refused. Fails if it is of another issuer, for another audience, or not valid
-/// `now`.
+/// Returns the time from which a JWT is refused. Fails if it is of another issuer, for none of the audiences, or not
+/// valid `now`.
 pub(super) fn check_claims(
     claims: &Value,
     issuer: &str,
-    audience: &str,
+    audiences: &[&str],
     now: Timestamp,
 ) -> Result<Timestamp, JwtError> {
     if claims["iss"].as_str() != Some(issuer) {
         return Err(JwtError::Issuer);
     }
     let is_audience = match &claims["aud"] {
-        Value::String(one) => one == audience,
-        Value::Array(several) => several.iter().any(|one| one.as_str() == Some(audience)),
+        Value::String(one) => audiences.contains(&one.as_str()),
+        Value::Array(several) => several.iter().filter_map(Value::as_str).any(|one| audiences.contains(&one)),
         _ => false,
     };
     if !is_audience {
@@ -139,7 +139,7 @@ mod tests {
 
     fn check(claims: Value) -> Result<i64, JwtError> {
         let now = Timestamp::from_second(NOW).unwrap();
-        check_claims(&claims, "https://id.example", "skein", now).map(Timestamp::as_second)
+        check_claims(&claims, "https://id.example", &["skein"], now).map(Timestamp::as_second)
     }
 
     fn claims(change: Value) -> Value {

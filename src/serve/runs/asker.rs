@@ -55,8 +55,11 @@ impl Asker for RunAsker {
                 ("reject", PermissionResponse::Refuse),
                 ("reject always", PermissionResponse::RefuseAlways),
             ];
-            if question.protected.is_some() {
+            if question.once_reason().is_some() {
                 words.retain(|(_, response)| *response != PermissionResponse::AllowAlways);
+            }
+            if question.is_single() {
+                words.retain(|(_, response)| *response != PermissionResponse::RefuseAlways);
             }
             let words = words.into_iter().map(|(word, answer)| (word.to_owned(), QuestionAnswer::Permission(answer)));
             let details = json!({
@@ -122,8 +125,8 @@ impl Asker for RunAsker {
 /// Describes a call in full, because the client sees nothing else of it.
 fn permission_text(question: &PermissionRequest) -> String {
     let arguments = serde_json::to_string_pretty(&question.arguments).unwrap_or_default();
-    let covers = match &question.protected {
-        Some(protected) => format!("{protected}."),
+    let covers = match question.once_reason() {
+        Some(reason) => format!("{reason}."),
         None => format!("An answer with `always` covers {} until the run ends.", question.always),
     };
     if let Some(title) = question.sandbox_title() {

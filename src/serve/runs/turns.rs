@@ -43,15 +43,22 @@ pub(in crate::serve) fn parse_uuid(text: &str) -> Option<String> {
     is_uuid.then(|| text.to_ascii_lowercase())
 }
 
-/// Returns the agent with this name. Fails if the token does not reach one.
+/// Returns the agent with this name. Fails if the token does not reach one. The audit log has what managed settings
+/// refuse.
 pub(in crate::serve) async fn find_agent(
     state: &ServerState,
     token: &ActiveToken,
     name: &str,
 ) -> Result<(RestAgent, Project), RunError> {
     let project = agents::project(state, &token.grant).await.map_err(|error| project_failure(&error))?;
-    let agent = agents::find(project.broker.plan(), name);
-    Ok((agent.ok_or(RunError::NotFound("there is no such agent"))?, project))
+    let plan = project.broker.plan();
+    let Some(agent) = agents::find(plan, name) else {
+        if let Some((mode, exclusion)) = agents::find_excluded(plan, name) {
+            sessions(&state.acp_server(token)).await?.record_managed(&mode.to_string(), &exclusion.setting);
+        }
+        return Err(RunError::NotFound("there is no such agent"));
+    };
+    Ok((agent, project))
 }
 
 fn project_failure(error: &ProjectError) -> RunError {

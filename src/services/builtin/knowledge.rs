@@ -12,7 +12,7 @@ mod recipe;
 mod show;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::wrapper::Parameters;
@@ -44,7 +44,8 @@ const REQUEST: &str = "request";
 
 /// The `knowledge` service of one session.
 pub struct KnowledgeService {
-    tool_router: ToolRouter<Self>,
+    /// All instances share it: each session has one, and their tools are the same.
+    tool_router: Arc<ToolRouter<Self>>,
     user: UserFolders,
     /// Result of the last search, for the instructions, which are requested without a session.
     last: Mutex<Arc<KnowledgeItems>>,
@@ -68,7 +69,9 @@ struct LoadItem {
 impl KnowledgeService {
     /// Creates the service. It searches the user's folders and those of the session's project.
     pub fn new(user: UserFolders) -> Self {
-        Self { tool_router: schema::slim(Self::tool_router()), user, last: Mutex::default() }
+        static TOOLS: OnceLock<Arc<ToolRouter<KnowledgeService>>> = OnceLock::new();
+        let tools = TOOLS.get_or_init(|| Arc::new(schema::slim(Self::tool_router())));
+        Self { tool_router: Arc::clone(tools), user, last: Mutex::default() }
     }
 
     #[tool(

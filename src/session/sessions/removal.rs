@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use super::{SessionError, Sessions, is_inside};
-use crate::principal::SessionFiles;
+use crate::principal::{Principal, SessionFiles};
 use crate::session::checkpoints::run_blocking;
-use crate::store::{self, ListFilter, RetentionPolicy, StoreError, StorePlace};
+use crate::store::{self, ListFilter, OpenSessionPolicy, RemovedPrincipal, RetentionPolicy, StoreError, StorePlace};
 
 impl Sessions {
     /// Deletes a session, its child sessions, their scratch folders and checkpoints. Returns false if there was no such session.
@@ -50,6 +50,25 @@ impl Sessions {
             }
             count += removed.len();
         }
+    }
+
+    /// Removes everything that the store has of a principal, and the files of its sessions on this machine. Fails if a
+    /// session is open and the policy refuses that; then nothing is removed.
+    pub async fn remove_principal(
+        &self,
+        place: &StorePlace,
+        principal: &Principal,
+        policy: OpenSessionPolicy,
+    ) -> Result<RemovedPrincipal, SessionError> {
+        let (store, owner, name) = (place.clone(), principal.clone(), place.to_string());
+        let removed = tokio::task::spawn_blocking(move || store::remove_principal(&store, &owner, policy)).await;
+        let broken = |error: tokio::task::JoinError| StoreError::Unusable { file: name, problem: error.to_string() };
+        let removed = removed.map_err(broken)??;
+        for session in &removed.sessions {
+            let own = session.files == SessionFiles::Own && !session.is_child;
+            self.remove_files(&session.id, own.then(|| session.cwd.clone())).await;
+        }
+        Ok(removed)
     }
 
     /// Removes the scratch folder and the checkpoints of a deleted session, and the folder that it had for itself.

@@ -1,12 +1,14 @@
 //! Stores memories in an SQLite file.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, Row, ToSql, TransactionBehavior, params};
 
-use super::memory_rows::{MemoryRows, merge_tags, tags_json};
+use super::memory_rows::{MemoryRows, MergeSealed, find_same, merge_tags, tags_json};
 use super::{MatchMode, Memory, MemoryOwner, NewMemory, SCHEMA};
 use crate::store::sealing::StoreKey;
+use crate::store::text_ranks::{MatchedText, TextStats, best_keys, text_length};
 use crate::store::{StoreError, key_check, open};
 
 #[derive(Debug)]
@@ -52,6 +54,37 @@ impl MemoryRows for FileMemories {
         Ok(kept)
     }
 
+    fn remember_sealed(
+        &mut self,
+        principal: &str,
+        project: Option<&str>,
+        new: &NewMemory<'_>,
+        merge: &MergeSealed<'_>,
+    ) -> Result<Memory, StoreError> {
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        key_check::check_file_again(&self.file, &transaction, self.key.as_ref())?;
+        let known = "SELECT id, text, tags, project, created, source FROM memory
+            WHERE project IS ?1 AND principal = ?2";
+        let known =
+            transaction.prepare(known)?.query_map(params![project, principal], memory)?.collect::<Result<_, _>>()?;
+        let id = match find_same(known, merge)? {
+            Some((known, tags)) => {
+                let update = "UPDATE memory SET tags = ?2 WHERE id = ?1";
+                transaction.execute(update, params![known.id, tags_json(&tags)])?;
+                known.id
+            }
+            None => {
+                let insert = "INSERT INTO memory (text, tags, project, source, principal) VALUES (?1, ?2, ?3, ?4, ?5)";
+                transaction.execute(insert, params![new.text, tags_json(new.tags), project, new.source, principal])?;
+                transaction.last_insert_rowid()
+            }
+        };
+        let kept = "SELECT id, text, tags, project, created, source FROM memory WHERE id = ?1";
+        let kept = transaction.query_row(kept, [id], memory)?;
+        transaction.commit()?;
+        Ok(kept)
+    }
+
     fn select(
         &mut self,
         principal: &str,
@@ -62,37 +95,30 @@ impl MemoryRows for FileMemories {
         let query = words.map(|(words, matching)| full_text(words, matching));
         let mut sql = String::from("SELECT m.id, m.text, m.tags, m.project, m.created, m.source FROM memory m");
         let mut values: Vec<&dyn ToSql> = vec![&project, &principal];
-        let order = match &query {
+        match &query {
             Some(None) => return Ok(Vec::new()),
             Some(Some(query)) => {
                 sql.push_str(" JOIN memory_words w ON w.rowid = m.id WHERE (m.project IS NULL OR m.project = ?1)");
                 sql.push_str(" AND +m.principal = ?2 AND memory_words MATCH ?3");
                 values.push(query);
-                " ORDER BY bm25(memory_words), m.id DESC"
             }
-            None => {
-                sql.push_str(" WHERE (m.project IS NULL OR m.project = ?1) AND +m.principal = ?2");
-                " ORDER BY m.id DESC"
-            }
-        };
+            None => sql.push_str(" WHERE (m.project IS NULL OR m.project = ?1) AND +m.principal = ?2"),
+        }
         match scope {
             Some(MemoryOwner::User) => sql.push_str(" AND m.project IS NULL"),
             Some(MemoryOwner::Project) => sql.push_str(" AND m.project IS NOT NULL"),
             None => {}
         }
-        sql.push_str(order);
+        sql.push_str(" ORDER BY m.id DESC");
         let mut statement = self.connection.prepare_cached(&sql)?;
         let found = statement.query_map(values.as_slice(), memory)?;
-        Ok(found.collect::<rusqlite::Result<_>>()?)
-    }
-
-    fn set_tags(&mut self, principal: &str, id: i64, tags: &[String]) -> Result<(), StoreError> {
-        let update = "UPDATE memory SET tags = ?3 WHERE id = ?1 AND principal = ?2";
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        key_check::check_file_again(&self.file, &transaction, self.key.as_ref())?;
-        transaction.execute(update, params![id, principal, tags_json(tags)])?;
-        transaction.commit()?;
-        Ok(())
+        let mut found = found.collect::<rusqlite::Result<Vec<_>>>()?;
+        if let (Some((words, _)), Some(Some(query))) = (words, &query) {
+            let best = best_memories(&self.connection, principal, words, query)?;
+            let places: HashMap<i64, usize> = best.into_iter().zip(0..).collect();
+            found.sort_by_key(|memory| places.get(&memory.id).copied());
+        }
+        Ok(found)
     }
 
     fn forget(&mut self, principal: &str, ids: &[i64]) -> Result<(), StoreError> {
@@ -104,6 +130,38 @@ impl MemoryRows for FileMemories {
         transaction.commit()?;
         Ok(())
     }
+}
+
+/// Returns the ids of all matches, best first. Only memories of the principal count, so the order does not reveal those of
+/// others.
+fn best_memories(connection: &Connection, principal: &str, words: &str, query: &str) -> rusqlite::Result<Vec<i64>> {
+    let words: Vec<_> = words.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let matches = "SELECT m.id, z.sz FROM memory_words w JOIN memory m ON m.id = w.rowid
+        JOIN memory_words_docsize z ON z.id = m.id WHERE memory_words MATCH ?2 AND +m.principal = ?1";
+    let text = |row: &Row<'_>| {
+        let sizes: Vec<u8> = row.get(1)?;
+        Ok(MatchedText { key: row.get(0)?, length: text_length(&sizes), factor: 1.0 })
+    };
+    let mut select = connection.prepare_cached(matches)?;
+    let matches = select.query_map([principal, query], text)?.collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut found: Vec<f64> = Vec::with_capacity(words.len());
+    for word in &words {
+        let (term, mut count) = (format!("\"{word}\"*"), 0.0);
+        for row in select.query_map([principal, term.as_str()], text)? {
+            row?;
+            count += 1.0;
+        }
+        found.push(count);
+    }
+    let lengths = "SELECT z.sz FROM memory m JOIN memory_words_docsize z ON z.id = m.id WHERE m.principal = ?1";
+    let mut lengths = connection.prepare_cached(lengths)?;
+    let (mut sum, mut total) = (0.0, 0.0);
+    for sizes in lengths.query_map([principal], |row| row.get::<_, Vec<u8>>(0))? {
+        sum += text_length(&sizes?);
+        total += 1.0;
+    }
+    let stats = TextStats { total, mean: sum / f64::max(total, 1.0), found };
+    best_keys(connection, "memory_words", &words, &matches, &stats, usize::MAX)
 }
 
 /// Builds a full-text query without operators. `None` if there are no words.

@@ -1,6 +1,6 @@
 //! Encrypts the text and the tags of memories. Searches decrypt all memories of the project, of which there are few.
 
-use super::memory_rows::{MemoryRows, merge_tags};
+use super::memory_rows::{MemoryRows, MergeSealed, merge_tags};
 use super::{MatchMode, Memory, MemoryOwner, NewMemory};
 use crate::store::StoreError;
 use crate::store::sealing::StoreKey;
@@ -20,34 +20,49 @@ impl SealedMemories {
         Self { rows, key }
     }
 
-    /// Encrypts all tags as one.
-    fn seal_tags(&self, tags: &[String]) -> Result<Vec<String>, StoreError> {
-        let tags = serde_json::to_string(tags).unwrap_or_default();
-        Ok(vec![self.key.seal(TAGS, tags.as_bytes())?])
-    }
-
     fn open(&self, memory: Memory) -> Result<Memory, StoreError> {
-        let text = self.key.open_text(TEXT, &memory.text)?;
-        let damaged = || StoreError::Sealed { column: TAGS.to_owned(), problem: "it is damaged".to_owned() };
-        let [sealed] = memory.tags.as_slice() else { return Err(damaged()) };
-        let tags = serde_json::from_str(&self.key.open_text(TAGS, sealed)?).map_err(|_| damaged())?;
-        Ok(Memory { text, tags, ..memory })
+        open(&self.key, memory)
     }
+}
+
+/// Encrypts all tags as one.
+fn seal_tags(key: &StoreKey, tags: &[String]) -> Result<Vec<String>, StoreError> {
+    let tags = serde_json::to_string(tags).unwrap_or_default();
+    Ok(vec![key.seal(TAGS, tags.as_bytes())?])
+}
+
+fn open(key: &StoreKey, memory: Memory) -> Result<Memory, StoreError> {
+    let text = key.open_text(TEXT, &memory.text)?;
+    let damaged = || StoreError::Sealed { column: TAGS.to_owned(), problem: "it is damaged".to_owned() };
+    let [sealed] = memory.tags.as_slice() else { return Err(damaged()) };
+    let tags = serde_json::from_str(&key.open_text(TAGS, sealed)?).map_err(|_| damaged())?;
+    Ok(Memory { text, tags, ..memory })
 }
 
 impl MemoryRows for SealedMemories {
     fn remember(&mut self, principal: &str, project: Option<&str>, new: &NewMemory<'_>) -> Result<Memory, StoreError> {
-        // Equal texts are not equal once encrypted.
-        let same = self.select(principal, project.unwrap_or_default(), None, Some(new.scope))?;
-        if let Some(known) = same.into_iter().find(|known| known.text == new.text) {
-            let tags = merge_tags(known.tags.clone(), new.tags);
-            let sealed = self.seal_tags(&tags)?;
-            self.rows.set_tags(principal, known.id, &sealed)?;
-            return Ok(Memory { tags, ..known });
-        }
-        let (text, tags) = (self.key.seal(TEXT, new.text.as_bytes())?, self.seal_tags(new.tags)?);
-        let kept = self.rows.remember(principal, project, &NewMemory { text: &text, tags: &tags, ..*new })?;
+        let (text, tags) = (self.key.seal(TEXT, new.text.as_bytes())?, seal_tags(&self.key, new.tags)?);
+        let sealed = NewMemory { text: &text, tags: &tags, ..*new };
+        let kept = self.remember_sealed(principal, project, &sealed, &|known| match known.text == new.text {
+            true => Ok(Some(merge_tags(known.tags.clone(), new.tags))),
+            false => Ok(None),
+        })?;
         self.open(kept)
+    }
+
+    fn remember_sealed(
+        &mut self,
+        principal: &str,
+        project: Option<&str>,
+        new: &NewMemory<'_>,
+        merge: &MergeSealed<'_>,
+    ) -> Result<Memory, StoreError> {
+        let key = self.key.clone();
+        let merge_opened = |known: &Memory| -> Result<Option<Vec<String>>, StoreError> {
+            let tags = merge(&open(&key, known.clone())?)?;
+            tags.map(|tags| seal_tags(&key, &tags)).transpose()
+        };
+        self.rows.remember_sealed(principal, project, new, &merge_opened)
     }
 
     fn select(
@@ -63,11 +78,6 @@ impl MemoryRows for SealedMemories {
             found.retain(|memory| has_words(memory, words, matching));
         }
         Ok(found)
-    }
-
-    fn set_tags(&mut self, principal: &str, id: i64, tags: &[String]) -> Result<(), StoreError> {
-        let sealed = self.seal_tags(tags)?;
-        self.rows.set_tags(principal, id, &sealed)
     }
 
     fn forget(&mut self, principal: &str, ids: &[i64]) -> Result<(), StoreError> {

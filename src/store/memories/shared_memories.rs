@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use postgres::{GenericClient, Row};
 
-use super::memory_rows::{MemoryRows, merge_tags, tags_json};
+use super::memory_rows::{MemoryRows, MergeSealed, find_same, merge_tags, tags_json};
 use super::{MatchMode, Memory, MemoryOwner, NewMemory};
 use crate::store::database::{Database, NOW, Queries};
 use crate::store::sealing::StoreKey;
@@ -52,6 +52,40 @@ impl MemoryRows for SharedMemories {
         })
     }
 
+    fn remember_sealed(
+        &mut self,
+        principal: &str,
+        project: Option<&str>,
+        new: &NewMemory<'_>,
+        merge: &MergeSealed<'_>,
+    ) -> Result<Memory, StoreError> {
+        let known = format!(
+            "SELECT {COLUMNS} FROM memory WHERE principal = $1 AND project IS NOT DISTINCT FROM $2::text ORDER BY id"
+        );
+        let insert = format!(
+            "INSERT INTO memory (principal, text, tags, project, created, source, words)
+             VALUES ($1, $2, $3, $4, {NOW}, $5, to_tsvector('skein_words', ''))
+             RETURNING {COLUMNS}"
+        );
+        self.database.write(|queries| {
+            // Others can read meanwhile, but not write.
+            queries.execute("LOCK TABLE memory IN SHARE ROW EXCLUSIVE MODE", &[])?;
+            let known = queries.query(&known, &[&principal, &project])?;
+            let same = match find_same(known.iter().map(memory).collect(), merge) {
+                Ok(same) => same,
+                // Nothing is written.
+                Err(error) => return Ok(Err(error)),
+            };
+            if let Some((known, tags)) = same {
+                put_tags(queries, principal, known.id, &tags, "")?;
+                return Ok(Ok(Memory { tags, ..known }));
+            }
+            let tags = tags_json(new.tags);
+            let row = queries.query_one(&insert, &[&principal, &new.text, &tags, &project, &new.source])?;
+            Ok(Ok(memory(&row)))
+        })?
+    }
+
     fn select(
         &mut self,
         principal: &str,
@@ -75,14 +109,6 @@ impl MemoryRows for SharedMemories {
         let found =
             self.database.read(|queries| queries.query(&select, &[&principal, &project, &of_project, &query]))?;
         Ok(found.iter().map(memory).collect())
-    }
-
-    fn set_tags(&mut self, principal: &str, id: i64, tags: &[String]) -> Result<(), StoreError> {
-        let select = "SELECT text FROM memory WHERE id = $1 AND principal = $2 FOR UPDATE";
-        self.database.write(|queries| {
-            let Some(row) = queries.query_opt(select, &[&id, &principal])? else { return Ok(()) };
-            put_tags(queries, principal, id, tags, &memory_words(row.get(0), tags))
-        })
     }
 
     fn forget(&mut self, principal: &str, ids: &[i64]) -> Result<(), StoreError> {

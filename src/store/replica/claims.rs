@@ -32,6 +32,9 @@ const ADD: &str =
     "INSERT INTO ownership (session, epoch) SELECT id, 0 FROM session WHERE id = $1 ON CONFLICT DO NOTHING";
 /// Waits for the writes of the owner that are on their way.
 const CURRENT: &str = "SELECT replica, last_replica, files FROM ownership WHERE session = $1 FOR UPDATE";
+/// A claim may have come just after the session was removed.
+const FORGET: &str = "DELETE FROM ownership o
+    WHERE o.session = $1 AND NOT EXISTS (SELECT 1 FROM session s WHERE s.id = $1)";
 /// Without a lock: two replicas that claim sessions of each other would wait for each other.
 const OWNER: &str = "SELECT address, secret FROM replica WHERE id = $1";
 /// Declares an owner dead that has expired. A heartbeat may come before it.
@@ -49,6 +52,9 @@ pub(super) fn claim<C: GenericClient>(
     let own_files: String = row.get(0);
     queries.execute(ADD, &[&session])?;
     let Some(row) = queries.query_opt(CURRENT, &[&session])? else { return Ok(ClaimAnswer::NoSession) };
+    if queries.execute(FORGET, &[&session])? == 1 {
+        return Ok(ClaimAnswer::NoSession);
+    }
     let (owner, last, files): (Option<String>, Option<String>, Option<String>) = (row.get(0), row.get(1), row.get(2));
     if let Some(owner) = owner.filter(|owner| owner != own.as_str()) {
         let row = queries.query_opt(OWNER, &[&owner])?;

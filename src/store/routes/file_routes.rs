@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, Row, TransactionBehavior, params};
 
-use super::route_rows::{RouteRows, StoredRoute};
+use super::route_rows::{RouteRows, SamePrompt, StoredRoute, find_earlier};
 use super::{MAX_ROUTES, SCHEMA};
 use crate::store::sealing::StoreKey;
 use crate::store::{StoreError, key_check, open};
@@ -27,11 +27,7 @@ impl FileRoutes {
 
 impl RouteRows for FileRoutes {
     fn list(&mut self, principal: &str, project: &str) -> Result<Vec<StoredRoute>, StoreError> {
-        let select = "SELECT id, prompt, mode FROM route WHERE principal = ?1 AND project = ?2 ORDER BY id";
-        let mut query = self.connection.prepare(select)?;
-        let route = |row: &Row<'_>| Ok(StoredRoute { id: row.get(0)?, prompt: row.get(1)?, mode: row.get(2)? });
-        let found = query.query_map([principal, project], route)?;
-        Ok(found.collect::<rusqlite::Result<_>>()?)
+        Ok(read_routes(&self.connection, principal, project)?)
     }
 
     fn replace(
@@ -40,10 +36,14 @@ impl RouteRows for FileRoutes {
         project: &str,
         prompt: &str,
         mode: &str,
-        earlier: &[i64],
+        is_same: Option<&SamePrompt<'_>>,
     ) -> Result<(), StoreError> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         key_check::check_file_again(&self.file, &transaction, self.key.as_ref())?;
+        let earlier = match is_same {
+            Some(is_same) => find_earlier(read_routes(&transaction, principal, project)?, is_same)?,
+            None => Vec::new(),
+        };
         let replace = "DELETE FROM route WHERE principal = ?1 AND project = ?2 AND prompt = ?3";
         transaction.execute(replace, params![principal, project, prompt])?;
         for id in earlier {
@@ -57,4 +57,11 @@ impl RouteRows for FileRoutes {
         transaction.commit()?;
         Ok(())
     }
+}
+
+fn read_routes(connection: &Connection, principal: &str, project: &str) -> rusqlite::Result<Vec<StoredRoute>> {
+    let select = "SELECT id, prompt, mode FROM route WHERE principal = ?1 AND project = ?2 ORDER BY id";
+    let mut query = connection.prepare(select)?;
+    let route = |row: &Row<'_>| Ok(StoredRoute { id: row.get(0)?, prompt: row.get(1)?, mode: row.get(2)? });
+    query.query_map([principal, project], route)?.collect()
 }

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use postgres::Row;
 
 use super::MAX_ROUTES;
-use super::route_rows::{RouteRows, StoredRoute};
+use super::route_rows::{RouteRows, SamePrompt, StoredRoute, find_earlier};
 use crate::store::database::{Database, NOW};
 use crate::store::sealing::StoreKey;
 use crate::store::{StoreAddress, StoreError};
+
+const LIST: &str = "SELECT id, prompt, mode FROM route
+    WHERE principal = $1 AND md5(project) = md5($2::text) AND project = $2::text ORDER BY id";
 
 #[derive(Debug)]
 pub(super) struct SharedRoutes {
@@ -24,10 +27,7 @@ impl SharedRoutes {
 
 impl RouteRows for SharedRoutes {
     fn list(&mut self, principal: &str, project: &str) -> Result<Vec<StoredRoute>, StoreError> {
-        let select = "SELECT id, prompt, mode FROM route
-            WHERE principal = $1 AND md5(project) = md5($2::text) AND project = $2::text ORDER BY id";
-        let found = self.database.read(|queries| queries.query(select, &[&principal, &project]))?;
-        let route = |row: &Row| StoredRoute { id: row.get(0), prompt: row.get(1), mode: row.get(2) };
+        let found = self.database.read(|queries| queries.query(LIST, &[&principal, &project]))?;
         Ok(found.iter().map(route).collect())
     }
 
@@ -37,7 +37,7 @@ impl RouteRows for SharedRoutes {
         project: &str,
         prompt: &str,
         mode: &str,
-        earlier: &[i64],
+        is_same: Option<&SamePrompt<'_>>,
     ) -> Result<(), StoreError> {
         let prompt = prompt.replace('\0', " ");
         // Two servers may store the same prompt at once: the later one waits and replaces it.
@@ -51,9 +51,25 @@ impl RouteRows for SharedRoutes {
         let prune = "DELETE FROM route WHERE principal = $1 AND md5(project) = md5($2::text) AND id NOT IN
             (SELECT id FROM route WHERE principal = $1 AND md5(project) = md5($2::text) ORDER BY id DESC LIMIT $3)";
         self.database.write(|queries| {
+            let mut earlier = Vec::new();
+            if let Some(is_same) = is_same {
+                // Others can read meanwhile, but not write.
+                queries.execute("LOCK TABLE route IN SHARE ROW EXCLUSIVE MODE", &[])?;
+                let stored = queries.query(LIST, &[&principal, &project])?;
+                earlier = match find_earlier(stored.iter().map(route).collect(), is_same) {
+                    Ok(earlier) => earlier,
+                    // Nothing is written.
+                    Err(error) => return Ok(Err(error)),
+                };
+            }
             queries.execute(replace, &[&principal, &project, &prompt, &earlier])?;
             queries.execute(&insert, &[&principal, &project, &prompt, &mode])?;
-            queries.execute(prune, &[&principal, &project, &MAX_ROUTES]).map(drop)
-        })
+            queries.execute(prune, &[&principal, &project, &MAX_ROUTES])?;
+            Ok(Ok(()))
+        })?
     }
+}
+
+fn route(row: &Row) -> StoredRoute {
+    StoredRoute { id: row.get(0), prompt: row.get(1), mode: row.get(2) }
 }

@@ -7,8 +7,8 @@ use super::job::Job;
 use super::usage_rows::{UsageKey, UsageRow};
 use super::view::SessionView;
 use super::{
-    FolderFilter, ListFilter, RecallQuery, RecallResults, SearchHit, StateEntry, StoredEvent, StoredMessage,
-    StoredSession, TermStats, TermWeights,
+    FolderFilter, ListFilter, RecallQuery, RecallResults, SearchHit, SpentAmount, StateEntry, StoredEvent,
+    StoredMessage, StoredSession, TermStats, TermWeights,
 };
 use crate::store::StoreError;
 
@@ -103,6 +103,10 @@ pub(super) trait SessionReads: Send + std::fmt::Debug {
     fn find_uuid(&mut self, view: &SessionView, uuid: &str) -> Result<Option<String>, StoreError>;
 
     fn usage(&mut self, view: &SessionView, key: &UsageKey) -> Result<UsageRow, StoreError>;
+
+    fn spending(&mut self, view: &SessionView, id: &str, since: u64) -> Result<Vec<SpentAmount>, StoreError>;
+
+    fn principals(&mut self, view: &SessionView) -> Result<Vec<String>, StoreError>;
 
     fn audit_entries(&mut self, view: &SessionView, filter: &AuditFilter) -> Result<Vec<AuditEntry>, StoreError>;
 

@@ -8,12 +8,14 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transac
 use super::audit::{self, AuditEntry, AuditFilter, ChainReport};
 use super::backend::{JobError, SessionReads, SessionWrites, TermQuery};
 use super::job::{Job, Work};
+use super::leases::LEASE_TIME;
 use super::read::{self, folders_json, number};
 use super::usage_rows::{self, UsageKey, UsageRow};
 use super::view::SessionView;
 use super::{
     EMPTY_FOR, FolderFilter, ListFilter, NewEvent, NewSession, RecallQuery, RecallResults, SCHEMA, SearchHit,
-    SessionChange, StateEntry, StoredEvent, StoredMessage, StoredSession, TermStats, id, recall, state, transcript,
+    SessionChange, SpentAmount, StateEntry, StoredEvent, StoredMessage, StoredSession, TermStats, id, recall,
+    spending_rows, state, transcript,
 };
 use crate::store::sealing::StoreKey;
 use crate::store::{PATIENCE, StoreError, failure, key_check, open};
@@ -164,6 +166,14 @@ impl SessionReads for FileReads {
         self.map_failure(usage_rows::read(&self.connection, view.principal().name(), key))
     }
 
+    fn spending(&mut self, view: &SessionView, id: &str, since: u64) -> Result<Vec<SpentAmount>, StoreError> {
+        self.map_failure(spending_rows::read(&self.connection, view, id, since))
+    }
+
+    fn principals(&mut self, view: &SessionView) -> Result<Vec<String>, StoreError> {
+        self.map_failure(spending_rows::read_principals(&self.connection, view))
+    }
+
     fn audit_entries(&mut self, view: &SessionView, filter: &AuditFilter) -> Result<Vec<AuditEntry>, StoreError> {
         self.map_failure(audit::read(&self.connection, view, filter))
     }
@@ -256,6 +266,11 @@ fn apply(transaction: &Transaction<'_>, job: &Job) -> rusqlite::Result<bool> {
         Work::Flush => {
             let count = "UPDATE session SET flushes = flushes + 1 WHERE id = ?1 AND principal = ?2";
             Ok(transaction.prepare_cached(count)?.execute([id, principal])? == 1)
+        }
+        Work::Hold => {
+            let update = "UPDATE session SET busy_until = max(busy_until, ?3) WHERE id = ?1 AND principal = ?2";
+            let until = number(job.at.saturating_add(LEASE_TIME));
+            Ok(transaction.prepare_cached(update)?.execute(params![id, principal, until])? == 1)
         }
         // Files have no owner.
         Work::Release | Work::Nothing => Ok(true),

@@ -42,6 +42,8 @@ pub(super) enum Work {
     Copy {
         new: String,
     },
+    /// Marks the session as open, which keeps it from retention.
+    Hold,
     /// Gives the session back, so that another replica can claim it.
     Release,
     Flush,

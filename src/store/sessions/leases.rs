@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::SessionStore;
 use super::job::Work;
+use crate::store::StoreError;
 
 /// How long a session counts as open after a process has recorded it, in milliseconds.
 pub(in crate::store) const LEASE_TIME: u64 = 60 * 60 * 1_000;
@@ -17,7 +18,7 @@ pub(in crate::store) const LEASE_TIME: u64 = 60 * 60 * 1_000;
 pub(super) const RENEWAL: Duration = Duration::from_secs(5 * 60);
 
 /// The time until the next attempt after a record failed.
-pub(super) const RETRY: Duration = Duration::from_secs(30);
+pub(super) const RETRY: Duration = Duration::from_secs(5);
 
 /// The open sessions of a process, with the number of their leases. The writer's thread reads them.
 #[derive(Debug, Default)]
@@ -63,17 +64,31 @@ impl Drop for SessionLease {
 }
 
 impl SessionStore {
-    /// Keeps a session from retention while the lease exists. The writer records it soon.
-    pub fn hold(&self, id: &str) -> SessionLease {
+    /// Keeps a stored session from retention while the lease exists, from when this returns. `None` if there is no such
+    /// session.
+    pub async fn hold_stored(&self, id: &str) -> Result<Option<SessionLease>, StoreError> {
+        let lease = self.lease(id);
+        let is_unused = self.shared.unused.contains(self.principal(), id);
+        let is_stored = is_unused || self.ask(id, Work::Hold).await?;
+        Ok(is_stored.then_some(lease))
+    }
+
+    fn lease(&self, id: &str) -> SessionLease {
         let leases = Arc::clone(&self.shared.leases);
         *leases.lock().entry(id.to_owned()).or_default() += 1;
+        SessionLease { leases, id: id.to_owned() }
+    }
+
+    /// Keeps a session from retention while the lease exists. The writer records it soon.
+    pub fn hold(&self, id: &str) -> SessionLease {
+        let lease = self.lease(id);
         // A session without events is not stored. Retention spares a stored one for an hour after its last event.
         if !self.shared.unused.contains(self.principal(), id) {
-            leases.is_changed.store(true, Ordering::Relaxed);
+            lease.leases.is_changed.store(true, Ordering::Relaxed);
             // Wakes the writer.
             self.queue(id, Work::Nothing, None);
         }
-        SessionLease { leases, id: id.to_owned() }
+        lease
     }
 }
 

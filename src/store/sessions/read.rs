@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use super::event_ranks::best_events;
 use super::view::{ADMITTED, OF_PRINCIPAL, SessionView};
 use super::{Cursor, FolderFilter, ListFilter, SearchHit, StoredEvent, StoredSession, UsageTotals};
 use crate::principal::SessionFiles;
+use crate::store::text_ranks::{MatchedText, text_length};
 
 const SESSION: &str = "SELECT s.id, s.title, s.cwd, s.roots, s.agent, s.mode, s.model, s.approval, s.created_at,
     s.updated_at, s.input, s.output, s.cached, s.cost, s.events, s.parent, s.files FROM session s";
@@ -55,13 +57,24 @@ pub(super) fn list(
         Some(Cursor { updated_at, id }) => (Some(number(*updated_at)), id.as_str()),
         None => (None, ""),
     };
-    let select = format!(
-        "{SESSION} WHERE {OF_PRINCIPAL} AND {ADMITTED} AND {WITHIN} AND {HAS_PROMPT} AND s.parent IS ?7
-         AND (?8 IS NULL OR s.agent || '/' || s.mode = ?8) AND (?4 IS NULL OR (s.updated_at, s.id) < (?4, ?5)) ORDER BY s.updated_at DESC, s.id DESC LIMIT ?6"
-    );
     let query = view.query(connection)?;
     let values = params![query, folder, below, time, id, limit_value(filter.limit), filter.parent, filter.mode];
-    connection.prepare_cached(&select)?.query_map(values, session)?.collect()
+    connection.prepare_cached(&list_query(filter))?.query_map(values, session)?.collect()
+}
+
+/// Returns the SQL of a list. A condition about a value or null would keep SQLite from using the index of the children,
+/// or that of the order.
+fn list_query(filter: &ListFilter) -> String {
+    let family = match &filter.parent {
+        Some(_) => "s.parent = ?7".to_owned(),
+        None => format!("{OF_PRINCIPAL} AND s.parent IS NULL"),
+    };
+    let rest = if filter.after.is_some() { "(s.updated_at, s.id) < (?4, ?5)" } else { "?4 IS NULL" };
+    format!(
+        "{SESSION} WHERE {family} AND {ADMITTED} AND {WITHIN} AND {HAS_PROMPT} AND {rest}
+         AND (?8 IS NULL OR ?8 IN (s.agent || '/' || s.mode, s.agent || '/*'))
+         ORDER BY s.updated_at DESC, s.id DESC LIMIT ?6"
+    )
 }
 
 pub(super) fn family(connection: &Connection, view: &SessionView, id: &str) -> rusqlite::Result<Vec<String>> {
@@ -97,7 +110,7 @@ pub(super) fn search(
     limit: usize,
 ) -> rusqlite::Result<Vec<SearchHit>> {
     let found = match full_text(words) {
-        Some(query) => search_words(connection, view, &query, folders, limit)?,
+        Some(query) => search_words(connection, view, words, &query, folders, limit)?,
         None => Vec::new(),
     };
     // A verbatim search covers languages without spaces, parts of words and punctuation.
@@ -107,19 +120,34 @@ pub(super) fn search(
 fn search_words(
     connection: &Connection,
     view: &SessionView,
+    words: &str,
     query: &str,
     folders: &FolderFilter,
     limit: usize,
 ) -> rusqlite::Result<Vec<SearchHit>> {
     let (folder, below) = folder_params(folders);
-    let select = format!(
-        "SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, snippet(event_words, 0, '', '', '…', 24)
-         FROM event_words w JOIN event e ON e.key = w.rowid JOIN session s ON s.key = e.session
-         WHERE event_words MATCH ?4 AND {ADMITTED} AND {WITHIN} ORDER BY bm25(event_words), e.key DESC LIMIT ?5"
-    );
     let admitted = view.query(connection)?;
-    let mut statement = connection.prepare_cached(&select)?;
-    statement.query_map(params![admitted, folder, below, query, limit_value(Some(limit))], hit)?.collect()
+    let select = format!(
+        "SELECT e.key, z.sz, 1.0 FROM event_words w JOIN event e ON e.key = w.rowid JOIN session s ON s.key = e.session
+         JOIN event_words_docsize z ON z.id = e.key WHERE event_words MATCH ?4 AND {ADMITTED} AND {WITHIN}"
+    );
+    let mut matches = connection.prepare_cached(&select)?;
+    let matches = matches.query_map(params![admitted, folder, below, query], read_match)?;
+    let matches = matches.collect::<rusqlite::Result<Vec<_>>>()?;
+    let (plain, terms): (Vec<_>, _) = (plain_words(words).collect(), words_of(words));
+    let best = best_events(connection, &admitted, &plain, &terms, &matches, limit)?;
+    let select = "SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, snippet(event_words, 0, '', '', '…', 24)
+         FROM event_words w JOIN event e ON e.key = w.rowid JOIN session s ON s.key = e.session
+         WHERE event_words MATCH ?1 AND w.rowid = ?2";
+    let mut select = connection.prepare_cached(select)?;
+    let found = best.iter().map(|key| select.query_row(params![query, key], hit).optional());
+    Ok(found.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// Reads the key of an event, the sizes in the index, and the factor of its rank.
+pub(super) fn read_match(row: &Row<'_>) -> rusqlite::Result<MatchedText> {
+    let sizes: Vec<u8> = row.get(1)?;
+    Ok(MatchedText { key: row.get(0)?, length: text_length(&sizes), factor: row.get(2)? })
 }
 
 fn search_verbatim(
@@ -176,9 +204,13 @@ fn full_text(words: &str) -> Option<String> {
 
 /// Quotes each word as a prefix term of a full-text query.
 pub(super) fn words_of(words: &str) -> Vec<String> {
+    plain_words(words).map(|word| format!("\"{}\"*", word.replace('"', "\"\""))).collect()
+}
+
+/// Returns the words of a query that have a letter or a digit.
+pub(super) fn plain_words(words: &str) -> impl Iterator<Item = &str> {
     let words = words.split(|c: char| c.is_whitespace() || c.is_control());
-    let words = words.filter(|word| word.contains(char::is_alphanumeric));
-    words.map(|word| format!("\"{}\"*", word.replace('"', "\"\""))).collect()
+    words.filter(|word| word.contains(char::is_alphanumeric))
 }
 
 pub(super) fn folder_params(folders: &FolderFilter) -> (Option<String>, bool) {
@@ -244,4 +276,35 @@ pub(super) fn hit(row: &Row<'_>) -> rusqlite::Result<SearchHit> {
         kind: row.get(5)?,
         snippet: row.get(6)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::schema::SCHEMA;
+    use super::*;
+
+    /// How SQLite reads the sessions of a list.
+    fn plan(filter: &ListFilter) -> Vec<String> {
+        let connection = Connection::open_in_memory().unwrap();
+        for migration in SCHEMA.migrations {
+            connection.execute_batch(migration).unwrap();
+        }
+        let query = format!("EXPLAIN QUERY PLAN {}", list_query(filter));
+        let mut statement = connection.prepare(&query).unwrap();
+        let values = rusqlite::params_from_iter([rusqlite::types::Null; 8]);
+        let steps = statement.query_map(values, |row| row.get(3)).unwrap();
+        let steps: Vec<String> = steps.collect::<rusqlite::Result<_>>().unwrap();
+        steps.into_iter().filter(|step| step.contains(" s ") || step.contains("ORDER BY")).collect()
+    }
+
+    #[test]
+    fn a_list_reads_only_the_sessions_that_it_may_return() {
+        let all = ListFilter::default();
+        assert_eq!(plan(&all), ["SEARCH s USING INDEX session_of_principal (principal=?)"]);
+        let after = Some(Cursor { updated_at: 1, id: "a".to_owned() });
+        let page = "SEARCH s USING INDEX session_of_principal (principal=? AND (updated_at,id)<(?,?))";
+        assert_eq!(plan(&ListFilter { after, ..all.clone() }), [page]);
+        let children = plan(&ListFilter { parent: Some("a".to_owned()), ..all });
+        assert_eq!(children[0], "SEARCH s USING INDEX session_children (parent=?)", "not all sessions: {children:?}");
+    }
 }

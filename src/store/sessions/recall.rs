@@ -6,9 +6,13 @@
 use std::collections::BTreeMap;
 
 use rusqlite::types::Value;
-use rusqlite::{Connection, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter};
 
-use super::read::{AROUND_SESSION, WITHIN, folder_params, hit, limit_value, natural, number, snippet_around, words_of};
+use super::event_ranks::best_events;
+use super::read::{
+    AROUND_SESSION, WITHIN, folder_params, hit, limit_value, natural, number, plain_words, read_match, snippet_around,
+    words_of,
+};
 use super::view::{ADMITTED, OF_PRINCIPAL, SessionView};
 use super::{FolderFilter, SearchHit};
 
@@ -129,31 +133,33 @@ fn rank_hits(
     query: &str,
     now: u64,
 ) -> rusqlite::Result<Vec<SearchHit>> {
-    // Undone events are filtered out only among the best matches, because that check queries each session's events.
     let select = format!(
-        "WITH best AS MATERIALIZED (
-            SELECT e.key, bm25(event_words) * {NEWER} AS rank, snippet(event_words, 0, '', '', '…', 32) AS snippet
-            FROM event_words w JOIN event e ON e.key = w.rowid JOIN session s ON s.key = e.session
-            WHERE event_words MATCH ?7 AND {ADMITTED} AND {WITHIN} AND {WHEN} ORDER BY rank, e.key DESC LIMIT ?9)
-         SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, best.snippet
-         FROM best JOIN event e ON e.key = best.key JOIN session s ON s.key = e.session
-         WHERE {STANDS} ORDER BY best.rank, e.key DESC LIMIT ?10"
+        "SELECT e.key, z.sz, {NEWER} FROM event_words w JOIN event e ON e.key = w.rowid
+         JOIN session s ON s.key = e.session JOIN event_words_docsize z ON z.id = e.key
+         WHERE event_words MATCH ?7 AND {ADMITTED} AND {WITHIN} AND {WHEN}"
     );
     let (folder, below) = folder_params(&recall.within);
     let (after, before, without) = time_params(recall);
-    let values = params![
-        admitted,
-        folder,
-        below,
-        after,
-        before,
-        without,
-        query,
-        number(now),
-        limit_value(Some(recall.limit.saturating_mul(4))),
-        limit_value(Some(recall.limit))
-    ];
-    connection.prepare_cached(&select)?.query_map(values, hit)?.collect()
+    let values = params![admitted, folder, below, after, before, without, query, number(now)];
+    let mut matches = connection.prepare_cached(&select)?;
+    let matches = matches.query_map(values, read_match)?.collect::<rusqlite::Result<Vec<_>>>()?;
+    let (plain, terms): (Vec<_>, _) = (plain_words(&recall.words).collect(), words_of(&recall.words));
+    // Undone events are filtered out only among the best matches, because that check queries each session's events.
+    let best = best_events(connection, admitted, &plain, &terms, &matches, recall.limit.saturating_mul(4))?;
+    let select = format!(
+        "SELECT s.id, s.title, s.cwd, e.seq, e.at, e.kind, snippet(event_words, 0, '', '', '…', 32)
+         FROM event_words w JOIN event e ON e.key = w.rowid JOIN session s ON s.key = e.session
+         WHERE event_words MATCH ?1 AND w.rowid = ?2 AND {STANDS}"
+    );
+    let mut select = connection.prepare_cached(&select)?;
+    let mut hits = Vec::new();
+    for key in best {
+        if hits.len() >= recall.limit {
+            break;
+        }
+        hits.extend(select.query_row(params![query, key], hit).optional()?);
+    }
+    Ok(hits)
 }
 
 /// Returns the newest message of each session.

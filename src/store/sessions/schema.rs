@@ -149,5 +149,27 @@ pub(in crate::store) const SCHEMA: Schema = Schema {
         UPDATE audit_total SET chains = chains + 1;
     END;
 ",
+        "
+    -- What sessions spent, and when. Of older sessions, only the sum is known.
+    CREATE TABLE spending (
+        key INTEGER PRIMARY KEY,
+        session INTEGER NOT NULL REFERENCES session (key) ON DELETE CASCADE,
+        at INTEGER NOT NULL,
+        input INTEGER NOT NULL,
+        output INTEGER NOT NULL,
+        cached INTEGER NOT NULL,
+        cost REAL
+    ) STRICT;
+    CREATE INDEX spending_of_session ON spending (session, at);
+    INSERT INTO spending (session, at, input, output, cached, cost)
+        SELECT key, updated_at, input, output, cached, cost FROM session
+        WHERE input > 0 OR output > 0 OR cost IS NOT NULL ORDER BY key;
+    CREATE TRIGGER session_spent AFTER UPDATE OF input, output, cached, cost ON session
+    WHEN new.input <> old.input OR new.output <> old.output OR new.cost IS NOT old.cost BEGIN
+        INSERT INTO spending (session, at, input, output, cached, cost)
+        VALUES (new.key, new.updated_at, new.input - old.input, new.output - old.output, new.cached - old.cached,
+            new.cost - coalesce(old.cost, 0));
+    END;
+",
     ],
 };

@@ -9,8 +9,8 @@ use super::job::{Job, Work};
 use super::usage_rows::{UsageKey, UsageRow};
 use super::view::SessionView;
 use super::{
-    FolderFilter, ListFilter, NewEvent, RecallQuery, RecallResults, SearchHit, SessionChange, StateEntry, StoredEvent,
-    StoredMessage, StoredSession, TermStats,
+    FolderFilter, ListFilter, NewEvent, RecallQuery, RecallResults, SearchHit, SessionChange, SpentAmount, StateEntry,
+    StoredEvent, StoredMessage, StoredSession, TermStats,
 };
 use crate::store::StoreError;
 use crate::store::sealing::StoreKey;
@@ -62,6 +62,7 @@ impl SealedWrites {
             Work::Audit(entry) => Work::Audit(entry.clone()),
             Work::Delete => Work::Delete,
             Work::Copy { new } => Work::Copy { new: new.clone() },
+            Work::Hold => Work::Hold,
             Work::Release => Work::Release,
             Work::Flush => Work::Flush,
             Work::Nothing => Work::Nothing,
@@ -190,6 +191,14 @@ impl SessionReads for SealedReads {
 
     fn usage(&mut self, view: &SessionView, key: &UsageKey) -> Result<UsageRow, StoreError> {
         self.inner.usage(view, key)
+    }
+
+    fn spending(&mut self, view: &SessionView, id: &str, since: u64) -> Result<Vec<SpentAmount>, StoreError> {
+        self.inner.spending(view, id, since)
+    }
+
+    fn principals(&mut self, view: &SessionView) -> Result<Vec<String>, StoreError> {
+        self.inner.principals(view)
     }
 
     fn audit_entries(&mut self, view: &SessionView, filter: &AuditFilter) -> Result<Vec<AuditEntry>, StoreError> {

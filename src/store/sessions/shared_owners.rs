@@ -30,9 +30,10 @@ const ADD: &str = "INSERT INTO ownership (session, replica, epoch, last_replica,
     SELECT $1, r.id, 1, r.id, r.files FROM replica r WHERE r.id = $2 AND NOT r.is_dead
     ON CONFLICT (session) DO NOTHING";
 const RELEASE: &str = "UPDATE ownership SET replica = NULL WHERE session = $1 AND epoch = $2 AND replica = $3";
-/// The live owner of a session other than this replica. The lock keeps others from claiming the session.
+/// The live owner of a session or of its parent, other than this replica. The lock keeps others from claiming the session.
 const OTHER_OWNER: &str = "SELECT o.replica FROM ownership o JOIN replica r ON r.id = o.replica
-    WHERE o.session = $1 AND r.id <> $2 AND NOT r.is_dead AND r.expires_at > clock_timestamp() FOR SHARE OF o";
+    WHERE o.session = coalesce((SELECT s.parent FROM session s WHERE s.id = $1), $1)
+        AND r.id <> $2 AND NOT r.is_dead AND r.expires_at > clock_timestamp() FOR SHARE OF o";
 
 /// The claims that hold until the end of the transaction, as session and epoch.
 pub(super) type ClaimSet = BTreeSet<(String, i64)>;
@@ -155,7 +156,9 @@ pub(super) fn check_owner<C: GenericClient>(
             }
         },
         // These change nothing that a session has. A decision is recorded even if its session is lost.
-        Work::AddUsage(..) | Work::Audit(_) | Work::Copy { .. } | Work::Release | Work::Nothing => Ok(Ok(())),
+        Work::AddUsage(..) | Work::Audit(_) | Work::Copy { .. } | Work::Hold | Work::Release | Work::Nothing => {
+            Ok(Ok(()))
+        }
     }
 }
 

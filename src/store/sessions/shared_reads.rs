@@ -14,8 +14,8 @@ use super::state::UUID_OWNER;
 use super::usage_rows::{UsageKey, UsageRow};
 use super::view::SessionView;
 use super::{
-    Cursor, FolderFilter, ListFilter, RecallQuery, RecallResults, SearchHit, StateEntry, StoredEvent, StoredMessage,
-    StoredSession, TermStats, UsageTotals, shared_audit, shared_search,
+    Cursor, FolderFilter, ListFilter, RecallQuery, RecallResults, SearchHit, SpentAmount, StateEntry, StoredEvent,
+    StoredMessage, StoredSession, TermStats, UsageTotals, shared_audit, shared_search, spending_rows,
 };
 use crate::principal::SessionFiles;
 use crate::store::database::{Database, Queries};
@@ -69,9 +69,10 @@ impl SessionReads for SharedReads {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Vec<StoredEvent>, StoreError> {
+        let part = if before.is_some() { "e.seq < $5::bigint" } else { "$5::bigint IS NULL" };
         let select = format!(
             "SELECT e.seq, e.at, e.kind, e.body FROM event e JOIN session s ON s.key = e.session
-             WHERE s.id = $4 AND {ADMITTED} AND ($5::bigint IS NULL OR e.seq < $5::bigint)
+             WHERE s.id = $4 AND {ADMITTED} AND {part}
              ORDER BY e.seq DESC LIMIT $6"
         );
         let (before, limit) = (before.map(number), limit_value(Some(limit)));
@@ -105,11 +106,17 @@ impl SessionReads for SharedReads {
             Some(Cursor { updated_at, id }) => (Some(number(*updated_at)), id.as_str()),
             None => (None, ""),
         };
+        // Each condition fits an index, which one about a value or null does not.
+        let family =
+            if filter.parent.is_some() { "s.parent = $9::text" } else { "s.parent IS NULL AND $9::text IS NULL" };
+        let rest = match filter.after {
+            Some(_) => "(s.updated_at, s.id) < ($6::bigint, $7::text)",
+            None => "$6::bigint IS NULL AND $7::text = ''",
+        };
         let select = format!(
-            "{SESSION} WHERE {ADMITTED} AND {WITHIN}
+            "{SESSION} WHERE {family} AND {rest} AND {ADMITTED} AND {WITHIN}
              AND EXISTS (SELECT 1 FROM event e WHERE e.session = s.key AND e.kind = 'message')
-             AND s.parent IS NOT DISTINCT FROM $9::text AND ($10::text IS NULL OR s.agent || '/' || s.mode = $10::text)
-             AND ($6::bigint IS NULL OR (s.updated_at, s.id) < ($6::bigint, $7::text))
+             AND ($10::text IS NULL OR $10::text IN (s.agent || '/' || s.mode, s.agent || '/*'))
              ORDER BY s.updated_at DESC, s.id DESC LIMIT $8"
         );
         let limit = limit_value(filter.limit);
@@ -215,6 +222,14 @@ impl SessionReads for SharedReads {
             milliseconds: natural(&row, 3),
         };
         Ok(found.map(usage).unwrap_or_default())
+    }
+
+    fn spending(&mut self, view: &SessionView, id: &str, since: u64) -> Result<Vec<SpentAmount>, StoreError> {
+        self.read(view, |queries, values| spending_rows::read_shared(queries, values, id, since))
+    }
+
+    fn principals(&mut self, view: &SessionView) -> Result<Vec<String>, StoreError> {
+        self.database.read(|queries| spending_rows::read_shared_principals(queries, view))
     }
 
     fn audit_entries(&mut self, view: &SessionView, filter: &AuditFilter) -> Result<Vec<AuditEntry>, StoreError> {

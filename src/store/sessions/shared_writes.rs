@@ -14,12 +14,15 @@ use serde::Deserialize;
 
 use super::backend::{JobError, SessionWrites};
 use super::job::{Job, Work};
+use super::leases::LEASE_TIME;
 use super::read::{folders_json, number};
 use super::search_terms::index_words;
 use super::state::UUID_OWNER;
 use super::usage_rows::{UsageKey, UsageRow};
 use super::{EMPTY_FOR, NewEvent, NewSession, SessionChange, StateEntry, id, shared_audit, shared_owners};
-use crate::store::database::{Database, Queries, TransactionError, is_of_connection, is_of_data, problem, unusable};
+use crate::store::database::{
+    Database, Queries, TransactionError, is_of_conflict, is_of_connection, is_of_data, problem, unusable,
+};
 use crate::store::notifications::NotifySender;
 use crate::store::sealing::StoreKey;
 use crate::store::{Replica, StoreAddress, StoreError};
@@ -59,7 +62,13 @@ impl SharedWrites {
     }
 }
 
-const SWEEP: &str = "DELETE FROM session WHERE updated_at < $1 AND events = 0";
+/// A session that a live replica owns may still get its first event.
+const SWEEP: &str = "WITH gone AS (
+        DELETE FROM session s WHERE s.updated_at < $1 AND s.events = 0 AND NOT EXISTS (
+            SELECT 1 FROM ownership o JOIN replica r ON r.id = o.replica
+            WHERE o.session = s.id AND NOT r.is_dead AND r.expires_at > clock_timestamp())
+        RETURNING s.id)
+    DELETE FROM ownership o USING gone WHERE o.session = gone.id";
 
 impl SessionWrites for SharedWrites {
     fn transact(&mut self, jobs: &[Job]) -> Result<Vec<Result<bool, JobError>>, StoreError> {
@@ -81,6 +90,10 @@ impl SessionWrites for SharedWrites {
                 // The batch may be committed. It has the same numbers in the next attempt, which then writes nothing.
                 Err(TransactionError::Query(error)) if is_of_connection(&error) && Instant::now() < until => {
                     tracing::warn!(problem = problem(&error), "the connection to the store broke");
+                }
+                // Servers add to what several principals have used, in any order.
+                Err(TransactionError::Query(error)) if is_of_conflict(&error) && Instant::now() < until => {
+                    tracing::debug!(problem = problem(&error), "another server was in the way");
                 }
                 Err(TransactionError::Store(StoreError::Unreachable { problem, .. })) if Instant::now() < until => {
                     tracing::debug!(problem, "the store cannot be reached");
@@ -210,6 +223,11 @@ fn apply<C: GenericClient>(
         Work::Flush => {
             let exists = "SELECT 1 FROM session WHERE id = $1 AND principal = $2";
             Ok(queries.query_opt(exists, &[&id, &principal])?.is_some())
+        }
+        Work::Hold => {
+            let update = "UPDATE session SET busy_until = greatest(busy_until, $3) WHERE id = $1 AND principal = $2";
+            let until = number(job.at.saturating_add(LEASE_TIME));
+            Ok(queries.execute(update, &[&id, &principal, &until])? == 1)
         }
         Work::Release => match &job.owner {
             Some(owned) => shared_owners::release(queries, owned),

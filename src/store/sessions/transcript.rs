@@ -33,9 +33,11 @@ pub(super) fn read_before(
     before: Option<u64>,
     limit: usize,
 ) -> rusqlite::Result<Vec<StoredEvent>> {
+    // Without a null in it, the condition is a range of the index.
+    let part = if before.is_some() { "e.seq < ?3" } else { "?3 IS NULL" };
     let select = format!(
         "SELECT e.seq, e.at, e.kind, e.body FROM event e JOIN session s ON s.key = e.session
-         WHERE s.id = ?2 AND {ADMITTED} AND (?3 IS NULL OR e.seq < ?3) ORDER BY e.seq DESC LIMIT ?4"
+         WHERE s.id = ?2 AND {ADMITTED} AND {part} ORDER BY e.seq DESC LIMIT ?4"
     );
     let values = params![view.query(connection)?, id, before.map(number), limit_value(Some(limit))];
     let events = connection.prepare_cached(&select)?.query_map(values, event)?.collect::<rusqlite::Result<Vec<_>>>();

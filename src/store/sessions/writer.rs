@@ -151,7 +151,10 @@ impl SessionWriter {
                 | Work::Audit(_),
                 Err(error),
             ) if job.reply.is_none() => {
-                self.lost.insert(of_principal(), error);
+                // A flush with the same claim is refused itself. One with a later claim has nothing to do with it.
+                if !matches!(error, StoreError::Taken { .. }) {
+                    self.lost.insert(of_principal(), error);
+                }
             }
             (Work::Flush, done) => {
                 let answer = match (self.lost.remove(&of_principal()), done) {

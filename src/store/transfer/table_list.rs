@@ -48,6 +48,7 @@ pub(super) const TABLES: &[TableSpec] = &[
     TableSpec::new("state", &SESSIONS, "session owner key value", "s.key, t.owner, t.key")
         .with_link()
         .with_sealed("value"),
+    TableSpec::new("spending", &SESSIONS, "session at input output cached cost", "t.key").with_link(),
     TableSpec::new("budget", &SESSIONS, BUDGET_COLUMNS, "t.principal, t.scope, t.period"),
     TableSpec::new("audit_key", &SESSIONS, "principal key", "t.principal"),
     TableSpec::new("audit_entry", &SESSIONS, AUDIT_COLUMNS, "t.session, t.seq"),
@@ -60,6 +61,7 @@ pub(super) const TABLES: &[TableSpec] = &[
         .with_counter(),
     TableSpec::new("token", &TOKENS, "id principal hash limits created_at expires_at revoked_at", "t.id"),
     TableSpec::new("login", &TOKENS, "hash token csrf used_at", "t.hash"),
+    TableSpec::new("consent", &TOKENS, "id principal rule created", "t.id").with_counter(),
 ];
 
 const SESSION_COLUMNS: &str = "id principal parent files cwd roots agent mode model approval title created_at updated_at \

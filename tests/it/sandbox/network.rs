@@ -169,3 +169,80 @@ fn a_company_proxy_that_is_no_http_proxy_is_named() {
     let (result, _) = session.shell("true");
     assert!(result.to_string().contains("`HTTPS_PROXY` is not an http proxy"), "{result}");
 }
+
+/// Subject, decision, source and rule of the entries about hosts. Each names the principal and the mode of the shell.
+fn decisions(machine: &Sandbox) -> Vec<[String; 4]> {
+    let entries = machine.skein(&["audit", "list", "--json"]).json();
+    let entries = entries.as_array().unwrap();
+    let shell = entries.iter().find(|entry| entry["subject"] == "developer__shell").expect("a call of the shell");
+    let mut hosts: Vec<_> = entries.iter().filter(|entry| entry["kind"] == "host").collect();
+    hosts.sort_by_key(|entry| entry["sequence"].as_u64());
+    for entry in &hosts {
+        assert_eq!((&entry["actor"], &entry["pseudonym"]), (&shell["actor"], &shell["pseudonym"]), "{entry}");
+        assert!(entry["time"].as_u64() >= shell["time"].as_u64(), "{entry}");
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    hosts.iter().map(|entry| ["subject", "decision", "source", "rule"].map(|field| text(&entry[field]))).collect()
+}
+
+#[test]
+fn decisions_about_hosts_are_audit_entries() {
+    if !needs_tool("curl") {
+        return;
+    }
+    let company = Company::start();
+    let rules = json!([{"host": "denied.test", "then": "deny"}, {"host": "*.allowed.test", "then": "allow"}]);
+    let network = json!({"network": {"allow": ["listed.test"], "otherwise": "ask"}});
+    let mut session = session(&company, &json!({"permissions": rules, "sandbox": network}));
+    for (name, host) in
+        [("denied", "denied.test"), ("allowed", "a.allowed.test"), ("listed", "listed.test"), ("other", "other.test")]
+    {
+        hide(&session, name, &format!("curl -s http://{host}/"));
+    }
+    ["denied", "allowed", "listed", "other"].iter().for_each(|name| drop(session.shell(&format!("sh {name}"))));
+    session.will_answer("reject_once");
+    session.shell("sh other");
+    session.will_answer("allow_always");
+    session.shell("sh other");
+    session.shell("sh other");
+    let machine = session.end();
+    let mut found = decisions(&machine);
+    assert_eq!(found.len(), 7, "{found:?}");
+    for (entry, rule) in found.iter_mut().zip(["denied.test", "*.allowed.test"]) {
+        assert!(entry[3].contains(rule) && entry[3].contains("config.yaml:1"), "the rule and its place: {entry:?}");
+        entry[3] = "rule".to_owned();
+    }
+    let row = |subject: &str, decision: &str, source: &str, rule: &str| {
+        [format!("{subject}:80"), decision.to_owned(), source.to_owned(), rule.to_owned()]
+    };
+    assert_eq!(found[0], row("denied.test", "refuse", "rule", "rule"));
+    assert_eq!(found[1], row("a.allowed.test", "allow", "rule", "rule"));
+    assert_eq!(found[2], row("listed.test", "allow", "sandbox", "profile"));
+    assert_eq!(found[3], row("other.test", "allow", "user", "ask"));
+    assert_eq!(found[4], row("other.test", "refuse", "user", "ask"));
+    assert_eq!(found[6], row("other.test", "allow", "consent", ""), "the answer before holds for the session");
+    let verified = machine.skein(&["audit", "verify"]);
+    assert_eq!(verified.code, 0, "{}", verified.whole());
+}
+
+#[test]
+fn a_host_that_no_user_is_asked_about_is_an_audit_entry() {
+    if !needs_tool("curl") {
+        return;
+    }
+    let company = Company::start();
+    for (otherwise, source, rule) in [("ask", "no-user", "ask"), ("off", "sandbox", "profile")] {
+        let machine = Sandbox::outside_tmp();
+        let network = json!({"allow": ["listed.test"], "otherwise": otherwise});
+        machine.write("config/config.yaml", &json!({"version": 1, "sandbox": {"network": network}}).to_string());
+        machine.write("project/fetch", "curl -s http://other.test/");
+        let prompt = format!("/developer.shell {}", json!({"command": "sh fetch"}));
+        let flags = ["--sandbox", "required", "--approval", "ask", "run", "-a", "coding", "-m", "backend"];
+        let mut command = machine.command(&[&flags[..], &["--allow", "developer__shell", &prompt]].concat());
+        let proxy = format!("http://{}", company.address);
+        let output = command.env("HTTPS_PROXY", &proxy).env("HTTP_PROXY", &proxy).output().unwrap();
+        let expected = ["other.test:80", "refuse", source, rule].map(str::to_owned);
+        assert_eq!(decisions(&machine), [expected], "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(company.seen(), [""; 0]);
+    }
+}

@@ -65,6 +65,12 @@ impl Terminal {
         command.args(["-f", "/dev/null"]).args(args).output().expect("tmux runs")
     }
 
+    /// Copies all that the program writes from now on to this file, with control characters.
+    pub(crate) fn copy_output(&self, file: &std::path::Path) {
+        let copied = self.tmux(&["pipe-pane", "-o", &format!("cat >> '{}'", file.display())]);
+        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+    }
+
     /// What is on the screen.
     pub(crate) fn screen(&self) -> String {
         String::from_utf8_lossy(&self.tmux(&["capture-pane", "-p"]).stdout).into_owned()

@@ -52,7 +52,7 @@ function hear(message) {
 
 function connect() {
   if (typeof SharedWorker === "undefined") { connectAlone(250); return; }
-  const worker = new SharedWorker("/console/assets/events-worker.js", { name: "skein-events" });
+  const worker = new SharedWorker($("meta[name=events-worker]").content, { name: "skein-events" });
   worker.port.onmessage = ({ data }) => hear(data);
   worker.port.postMessage({ kind: "join", watch });
   setInterval(() => worker.port.postMessage({ kind: "here", watch }), 20_000);
@@ -86,8 +86,12 @@ function showCount(count) {
 
 for (const area of document.querySelectorAll("textarea[data-draft]")) {
   const key = `draft ${area.dataset.draft}`;
+  // The page of a file shows the changes that were checked but not saved.
+  const keys = [key, ...(area.dataset.fileDraft ? [`draft ${area.dataset.fileDraft}`] : [])];
+  const keep = () => keys.forEach((name) => sessionStorage.setItem(name, area.value));
   area.value = sessionStorage.getItem(key) ?? area.value;
-  area.addEventListener("input", () => sessionStorage.setItem(key, area.value));
+  if (keys.length > 1) keep();
+  area.addEventListener("input", keep);
   area.form.addEventListener("sent", () => { sessionStorage.removeItem(key); area.value = ""; });
   area.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); area.form.requestSubmit(); }
@@ -151,6 +155,9 @@ if (page) {
   let busy = false;
   let again = false;
   let draft = null;
+  // Text that came since the last frame: a page draws each frame once, however many pieces there are.
+  let pieces = [];
+  let isWaiting = false;
 
   const isAtEnd = () => innerHeight + scrollY > document.documentElement.scrollHeight - 120;
   const follow = (change) => {
@@ -163,17 +170,47 @@ if (page) {
     state.className = `state ${word}`;
     if (cancel) cancel.disabled = word === "idle";
   };
-  const stream = (kind, text) => {
+  const draw = ({ kind, text }) => {
     if (!draft || draft.dataset.kind !== kind) {
       draft = document.createElement("div");
       draft.className = kind === "thought" ? "entry live thought" : "entry live";
       draft.dataset.kind = kind;
       draft.append(Object.assign(document.createElement("p"), { className: "said" }));
+      draft.firstChild.append("");
       $("#live").append(draft);
     }
-    draft.firstChild.append(text);
+    draft.firstChild.firstChild.appendData(text);
   };
-  const clearLive = () => { draft = null; $("#live").replaceChildren(); };
+  const flush = () => {
+    isWaiting = false;
+    const shown = pieces;
+    pieces = [];
+    if (shown.length > 0) follow(() => shown.forEach(draw));
+  };
+  const stream = (kind, text) => {
+    const last = pieces.at(-1);
+    if (last?.kind === kind) last.text += text;
+    else pieces.push({ kind, text });
+    if (isWaiting) return;
+    isWaiting = true;
+    // A page that is not visible has no frames.
+    if (document.hidden) setTimeout(flush);
+    else requestAnimationFrame(flush);
+  };
+  const clearLive = () => { draft = null; pieces = []; $("#live").replaceChildren(); };
+  // Live text that the store has now goes when its entries come.
+  const endLive = () => {
+    flush();
+    draft = null;
+    for (const old of $("#live").children) old.dataset.old = "1";
+  };
+  const trim = () => {
+    if (page.childElementCount <= MAX_ENTRIES) return;
+    while (page.childElementCount > MAX_ENTRIES) page.firstElementChild.remove();
+    const earlier = $("#earlier");
+    earlier.hidden = false;
+    $("a", earlier).search = new URLSearchParams({ before: page.firstElementChild.dataset.seq });
+  };
 
   async function catchUp() {
     again = true;
@@ -190,7 +227,7 @@ if (page) {
             page.append(parse(news.html));
             // Text that is stored now was live before.
             for (const old of document.querySelectorAll("#live [data-old]")) old.remove();
-            while (page.childElementCount > MAX_ENTRIES) page.firstElementChild.remove();
+            trim();
           }
           last = Math.max(last, news.last);
           showWork(news.state);
@@ -214,13 +251,10 @@ if (page) {
         catchUp();
         break;
       case "changed":
-        if (message.clear) {
-          draft = null;
-          for (const old of $("#live").children) old.dataset.old = "1";
-        }
+        if (message.clear) endLive();
         catchUp();
         break;
-      case "text": case "thought": follow(() => stream(message.kind, message.text)); break;
+      case "text": case "thought": stream(message.kind, message.text); break;
       case "progress": $("#session-progress").textContent = message.text; break;
       case "notice": {
         const notice = Object.assign(document.createElement("p"), { className: "meta", textContent: message.text });
@@ -233,8 +267,7 @@ if (page) {
         break;
       case "ended":
         $("#session-progress").textContent = message.problem ?? "";
-        for (const old of $("#live").children) old.dataset.old = "1";
-        draft = null;
+        endLive();
         showWork("idle");
         catchUp();
         break;
@@ -317,6 +350,55 @@ if (approvals) {
   listeners.push((message) => { if (["approvals", "online"].includes(message.kind)) refresh(); });
 }
 
+// ---- Lists in the form of a manifest: the form sends the items in their order on the page
+
+let newItems = 0;
+const listActions = {
+  add(list) {
+    const template = $(":scope > template", list);
+    const place = template.dataset.place;
+    newItems += 1;
+    const item = parse(template.innerHTML.replaceAll(place, `n${newItems}`)).firstElementChild;
+    $(":scope > ol", list).append(item);
+    $("details input:not([type=hidden]), details select, details textarea", item)?.focus();
+    return "Added as";
+  },
+  // The other item moves, so that the button keeps the focus.
+  up(list, item) { if (item.previousElementSibling) item.after(item.previousElementSibling); return "Now"; },
+  down(list, item) { if (item.nextElementSibling) item.before(item.nextElementSibling); return "Now"; },
+  remove(list, item) {
+    const next = item.nextElementSibling ?? item.previousElementSibling;
+    item.remove();
+    $(next ? ":scope > .row [data-do=remove]" : ":scope > [data-do=add]", next ?? list).focus();
+    return "Removed.";
+  },
+};
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("button[data-do]");
+  if (!button) return;
+  const list = button.closest("[data-items]");
+  const before = button.closest("[data-item]");
+  const word = listActions[button.dataset.do](list, before);
+  const items = [...$(":scope > ol", list).children];
+  const item = button.dataset.do === "add" ? items.at(-1) : before;
+  const place = items.indexOf(item) + 1;
+  $("#items-state").textContent = place ? `${word} item ${place} of ${items.length}.` : `${word} ${items.length} items are left.`;
+});
+
+// A problem is shown on the page with the form. Another page would lose what was typed and added.
+const fill = $("form[data-fill]");
+fill?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const area = $("textarea[name=text]");
+  const show = (text) => { $("#items-state").textContent = text; };
+  // The form changes the text that the page was loaded with, so changes in the editor would be lost.
+  if (area.value !== area.defaultValue) { show("The text has changes. Check and compare it first."); return; }
+  const answer = await post(fill.getAttribute("action"), new FormData(fill)).catch(() => null);
+  // An answer with a page has the changes, or what check says about them: the browser goes there.
+  if (answer?.headers.get("content-type")?.startsWith("text/html")) { fill.submit(); return; }
+  show(answer ? await answer.text() : "The server does not answer. Try again.");
+});
+
 // ---- Filters and states of the graph
 
 for (const input of document.querySelectorAll("input[data-filter]")) {
@@ -329,14 +411,27 @@ for (const input of document.querySelectorAll("input[data-filter]")) {
   input.addEventListener("input", show);
 }
 
-const services = $("#services[data-live]");
-if (services) {
-  setInterval(async () => {
-    if (document.hidden) return;
-    const answer = await get("/console/graph/states").catch(() => null);
-    if (!answer?.ok) return;
-    for (const service of await answer.json()) {
-      const row = services.querySelector(`tr[data-service="${CSS.escape(service.name)}"]`);
+// Asks again and again while the page is visible, so that a change shows within a second.
+function poll(ask) {
+  setTimeout(async () => {
+    if (!document.hidden) await ask().catch(() => {});
+    poll(ask);
+  }, 800);
+}
+
+const graph = $("#graph");
+if (graph) {
+  poll(async () => {
+    const answer = await get(`/console/graph/states?${new URLSearchParams({ known: graph.dataset.shape })}`);
+    if (!answer.ok) return;
+    const news = await answer.json();
+    if (news.html) {
+      graph.replaceChildren(parse(news.html));
+      graph.dataset.shape = news.shape;
+      for (const input of document.querySelectorAll("input[data-filter]")) input.dispatchEvent(new Event("input"));
+    }
+    for (const service of news.services) {
+      const row = graph.querySelector(`tr[data-service="${CSS.escape(service.name)}"]`);
       if (!row) continue;
       const show = (cell, text) => {
         const place = $(`[data-cell=${cell}]`, row);
@@ -348,7 +443,24 @@ if (services) {
       show("restarts", String(service.restarts));
       show("problem", service.problem ? `Last error: ${service.problem}` : "");
     }
-  }, 1_000);
+  });
+}
+
+// Parts of a page that the server shows anew, such as the end of a log.
+const parts = document.querySelectorAll("[data-refresh]");
+if (parts.length > 0) {
+  poll(async () => {
+    const answer = await get(location.href);
+    if (!answer.ok) return;
+    const fresh = parse(await answer.text());
+    for (const part of parts) {
+      const next = fresh.getElementById(part.id);
+      if (!next || next.innerHTML === part.innerHTML) continue;
+      const hadFocus = part.contains(document.activeElement);
+      part.replaceChildren(...next.childNodes);
+      if (hadFocus) $("[tabindex]", part)?.focus();
+    }
+  });
 }
 
 connect();

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::code_index::{
-    CallDirection, CallGraph, CallTree, CodeFile, CodeIndex, Definition, DefinitionId, FileRank, IndexedFile,
-    MAX_FILE_SIZE, SourceLanguage, SymbolCache, SymbolName, rank,
+    CallDirection, CallGraph, CallTree, CodeFile, CodeIndex, CodeRank, Definition, DefinitionId, FileSymbols,
+    IndexedFile, MAX_DEFINERS, MAX_FILE_SIZE, SourceAccess, SourceLanguage, SymbolCache, SymbolName,
 };
 use crate::tool::CallContext;
 
@@ -59,14 +59,22 @@ pub(super) fn analyze(call: &CallContext, cache: &SymbolCache, request: &Analyze
     let roots = paths::roots(&call.session);
     let read = |path: &Path| read_source(&roots, path);
     let is_cancelled = || call.cancel.is_cancelled();
-    let index = CodeIndex::build(cache, &sources.files, &read, &is_cancelled)
+    let access = SourceAccess { cache, read: &read, is_cancelled: &is_cancelled };
+    let name = request.focus.as_deref().map(SymbolName::parse);
+    let index = CodeIndex::scan(access, &sources.files, name.as_ref().map(|name| name.name.as_str()))
         .ok_or_else(|| ToolRefusal::new("the call was cancelled"))?;
     let view = CodeView { call, index: &index, sources: &sources, shown: &shown };
-    let listing = match &request.focus {
-        Some(focus) => view.symbol(focus, request.depth.unwrap_or(DEFAULT_DEPTH).clamp(1, MAX_DEPTH), &read)?,
-        None if metadata.is_file() => view.outline(),
-        None => view.overview(request.budget.unwrap_or(DEFAULT_BUDGET).min(MAX_BUDGET) * BYTES_PER_TOKEN),
+    let listing = match (&request.focus, &name) {
+        (Some(focus), Some(name)) => {
+            view.symbol(focus, name, request.depth.unwrap_or(DEFAULT_DEPTH).clamp(1, MAX_DEPTH))
+        }
+        _ if metadata.is_file() => view.outline(usize::MAX).unwrap_or_default(),
+        _ => view.overview(request.budget.unwrap_or(DEFAULT_BUDGET).min(MAX_BUDGET) * BYTES_PER_TOKEN),
     };
+    // After a cancellation, files that were not parsed look empty.
+    if is_cancelled() {
+        return Err(ToolRefusal::new("the call was cancelled"));
+    }
     Ok(text(output::excerpt(&listing)))
 }
 
@@ -135,25 +143,37 @@ impl SourceList {
 /// Writes the answers.
 struct CodeView<'a> {
     call: &'a CallContext,
-    index: &'a CodeIndex,
+    index: &'a CodeIndex<'a>,
     sources: &'a SourceList,
     shown: &'a str,
 }
 
 impl CodeView<'_> {
-    /// Lists all definitions of the files.
-    fn outline(&self) -> String {
-        let mut listing = String::new();
+    /// Lists all definitions of the files. Returns `None` if that takes more than `budget` bytes.
+    fn outline(&self, budget: usize) -> Option<String> {
+        // Often the headings alone are too long, and nothing needs to be parsed.
+        let mut headings = 0;
         for file in &self.index.files {
-            listing.push_str(&self.heading(file));
-            if file.symbols.definitions.is_empty() {
-                listing.push_str("  (no definitions)\n");
-            }
-            for definition in &file.symbols.definitions {
-                listing.push_str(&line_of(file, definition));
+            headings += self.heading(file).len();
+            if headings > budget {
+                return None;
             }
         }
-        listing
+        let mut listing = String::new();
+        for at in self.index.parse_in_turn((0..self.index.files.len()).collect()) {
+            let (Some(file), symbols) = (self.index.files.get(at), self.index.symbols(at)) else { continue };
+            listing.push_str(&self.heading(file));
+            if symbols.definitions.is_empty() {
+                listing.push_str("  (no definitions)\n");
+            }
+            for definition in &symbols.definitions {
+                listing.push_str(&line_of(symbols, definition));
+            }
+            if listing.len() > budget {
+                return None;
+            }
+        }
+        Some(listing)
     }
 
     /// Lists the most used files and definitions, in at most about `budget` bytes.
@@ -166,15 +186,15 @@ impl CodeView<'_> {
             );
         }
         let summary = self.summary();
-        let whole = self.outline();
-        if summary.len() + whole.len() <= budget {
+        if let Some(whole) = self.outline(budget.saturating_sub(summary.len())) {
             return summary + "\n" + &whole;
         }
         let mut listing = summary + "Most used first:\n\n";
         let mut files = 0;
-        for ranked in rank(self.index) {
-            let Some(file) = self.index.files.get(ranked.file) else { continue };
-            let block = self.most_used(file, &ranked);
+        let rank = CodeRank::new(self.index);
+        for at in self.index.parse_in_turn(rank.files.clone()) {
+            let Some(file) = self.index.files.get(at) else { continue };
+            let block = self.most_used(at, file, &rank);
             if files > 0 && listing.len() + block.len() > budget {
                 break;
             }
@@ -191,18 +211,18 @@ impl CodeView<'_> {
     fn summary(&self) -> String {
         let mut languages: BTreeMap<&str, usize> = BTreeMap::new();
         for file in &self.index.files {
-            *languages.entry(file.language.title()).or_default() += 1;
+            *languages.entry(file.source.language.title()).or_default() += 1;
         }
         let mut languages: Vec<_> = languages.into_iter().collect();
         languages.sort_by_key(|(_, files)| std::cmp::Reverse(*files));
         let languages: Vec<_> = languages.iter().map(|(title, files)| format!("{files} {title}")).collect();
-        let definitions = self.index.files.iter().map(|file| file.symbols.definitions.len()).sum();
+        let lines = self.index.files.iter().map(|file| usize::try_from(file.lines()).unwrap_or(usize::MAX));
         let mut summary = format!(
             "{}: {} ({}), {}\n",
             self.shown,
             count(self.index.files.len(), "source file"),
             languages.join(", "),
-            count(definitions, "definition"),
+            count(lines.fold(0, usize::saturating_add), "line"),
         );
         let mut remark = |number: usize, text: &str| {
             if number > 0 {
@@ -218,14 +238,17 @@ impl CodeView<'_> {
     }
 
     /// Lists the most used definitions of a file, in the order of the text.
-    fn most_used(&self, file: &IndexedFile, ranked: &FileRank) -> String {
-        let mut chosen: Vec<usize> = (0..file.symbols.definitions.len()).collect();
-        chosen.sort_by(|left, right| ranked.definitions[*right].total_cmp(&ranked.definitions[*left]));
+    fn most_used(&self, at: usize, file: &IndexedFile, rank: &CodeRank) -> String {
+        let symbols = self.index.symbols(at);
+        let mut chosen: Vec<_> =
+            symbols.definitions.iter().enumerate().map(|(order, known)| (rank.users(at, &known.name), order)).collect();
+        chosen.sort_by(|left, right| right.0.total_cmp(&left.0).then(left.1.cmp(&right.1)));
         chosen.truncate(MAX_PER_FILE);
-        chosen.sort_unstable();
+        chosen.sort_by_key(|(_, order)| *order);
         let mut block = self.heading(file);
-        block.extend(chosen.iter().map(|index| line_of(file, &file.symbols.definitions[*index])));
-        let left = file.symbols.definitions.len() - chosen.len();
+        let known = chosen.iter().filter_map(|(_, order)| symbols.definitions.get(*order));
+        block.extend(known.map(|definition| line_of(symbols, definition)));
+        let left = symbols.definitions.len() - chosen.len();
         if left > 0 {
             block.push_str(&format!("  [{left} more]\n"));
         }
@@ -233,20 +256,15 @@ impl CodeView<'_> {
     }
 
     fn heading(&self, file: &IndexedFile) -> String {
-        let lines = count(usize::try_from(file.symbols.lines).unwrap_or(usize::MAX), "line");
-        format!("{} ({}, {lines})\n", paths::display_path(&self.call.session, &file.path), file.language.title())
+        let lines = count(usize::try_from(file.lines()).unwrap_or(usize::MAX), "line");
+        let path = paths::display_path(&self.call.session, &file.source.path);
+        format!("{path} ({}, {lines})\n", file.source.language.title())
     }
 
     /// Describes a symbol: definitions, callers, callees and uses.
-    fn symbol(
-        &self,
-        focus: &str,
-        depth: usize,
-        read: &(dyn Fn(&Path) -> io::Result<Vec<u8>> + Sync),
-    ) -> Result<String, ToolRefusal> {
-        let name = SymbolName::parse(focus);
+    fn symbol(&self, focus: &str, name: &SymbolName, depth: usize) -> String {
         let graph = CallGraph::new(self.index);
-        let found = graph.find(&name);
+        let found = graph.find(name, MAX_DEFINITIONS + 1);
         let mut listing = String::new();
         if found.is_empty() {
             let similar = graph.similar_names(&name.name, 10);
@@ -259,26 +277,38 @@ impl CodeView<'_> {
             listing.push_str(&advice);
             listing.push('\n');
         }
+        let is_clear = found.len() <= MAX_DEFINITIONS;
         for id in found.iter().take(MAX_DEFINITIONS) {
             let (Some(file), Some(definition)) = (self.index.files.get(id.file), graph.definition(*id)) else {
                 continue;
             };
-            report::place(self.call, &file.path, usize::try_from(definition.first_line).ok());
+            report::place(self.call, &file.source.path, usize::try_from(definition.first_line).ok());
             listing.push_str(&format!("{}\n", self.place(&graph, *id)));
-            for (title, direction) in [("called by", CallDirection::Callers), ("calls", CallDirection::Callees)] {
-                let tree = graph.tree(*id, direction, depth);
-                if !tree.is_empty() {
-                    listing.push_str(&format!("  {title}\n"));
-                    self.draw(&graph, &tree, direction, 2, &mut listing);
-                }
+            if is_clear {
+                self.calls(&graph, *id, depth, &mut listing);
             }
         }
-        if found.len() > MAX_DEFINITIONS {
-            let left = count(found.len() - MAX_DEFINITIONS, "more definition");
-            listing.push_str(&format!("[{left}; narrow `path`, or write `Type::name`]\n"));
+        if !is_clear {
+            listing.push_str("[more definitions exist; for calls, narrow `path` or write `Type::name`]\n");
         }
-        listing.push_str(&self.uses(&name.name, read));
-        Ok(listing)
+        listing.push_str(&self.uses());
+        listing
+    }
+
+    /// Lists the callers and callees of a definition.
+    fn calls(&self, graph: &CallGraph<'_>, id: DefinitionId, depth: usize, listing: &mut String) {
+        for (title, direction) in [("called by", CallDirection::Callers), ("calls", CallDirection::Callees)] {
+            let tree = graph.tree(id, direction, depth);
+            if !tree.is_empty() {
+                listing.push_str(&format!("  {title}\n"));
+                self.draw(graph, &tree, direction, 2, listing);
+            }
+        }
+        let common = graph.common_callees(id);
+        if !common.is_empty() {
+            let names = common.join(", ");
+            listing.push_str(&format!("  [not followed, defined in more than {MAX_DEFINERS} files: {names}]\n"));
+        }
     }
 
     fn draw(
@@ -305,37 +335,38 @@ impl CodeView<'_> {
         let (Some(file), Some(definition)) = (self.index.files.get(id.file), graph.definition(id)) else {
             return String::new();
         };
-        let parent =
-            file.symbols.parent_of(definition).map(|parent| format!(" in {}", parent.name)).unwrap_or_default();
-        let path = paths::display_path(&self.call.session, &file.path);
+        let parent = self.index.symbols(id.file).parent_of(definition);
+        let parent = parent.map(|parent| format!(" in {}", parent.name)).unwrap_or_default();
+        let path = paths::display_path(&self.call.session, &file.source.path);
         format!("{path}:{} {}{parent}", definition.first_line, definition.signature)
     }
 
-    /// Lists the lines with this identifier. Only files that contain the text are parsed again.
-    fn uses(&self, name: &str, read: &(dyn Fn(&Path) -> io::Result<Vec<u8>> + Sync)) -> String {
+    /// Lists the first lines with the name of the focus. Files after them are not parsed.
+    fn uses(&self) -> String {
         let mut listing = String::new();
         let (mut lines, mut files) = (0, 0);
-        let is_cancelled = || self.call.cancel.is_cancelled();
-        for (index, found) in self.index.lines_with_name(name, read, &is_cancelled) {
-            let Some(file) = self.index.files.get(index) else { continue };
+        for (at, found) in self.index.focus_lines(MAX_USES + 1) {
+            let Some(file) = self.index.files.get(at) else { continue };
             files += 1;
             let shown: Vec<_> = found.iter().take(MAX_USES.saturating_sub(lines)).map(u32::to_string).collect();
             lines += found.len();
             if !shown.is_empty() {
-                let path = paths::display_path(&self.call.session, &file.path);
+                let path = paths::display_path(&self.call.session, &file.source.path);
                 listing.push_str(&format!("  {path}: {}\n", shown.join(", ")));
             }
         }
-        if lines == 0 {
-            return "no uses of this name\n".to_owned();
+        match lines {
+            0 => "no uses of this name\n".to_owned(),
+            1..=MAX_USES => {
+                format!("uses by name, on {} of {}\n{listing}", count(lines, "line"), count(files, "file"))
+            }
+            _ => format!("uses by name, the first {MAX_USES} lines; narrow `path` for others\n{listing}"),
         }
-        let more = if lines > MAX_USES { format!("; the first {MAX_USES} are shown") } else { String::new() };
-        format!("uses by name, on {} of {}{more}\n{listing}", count(lines, "line"), count(files, "file"))
     }
 }
 
-fn line_of(file: &IndexedFile, definition: &Definition) -> String {
-    let indent = "  ".repeat(file.symbols.depth(definition) + 1);
+fn line_of(symbols: &FileSymbols, definition: &Definition) -> String {
+    let indent = "  ".repeat(symbols.depth(definition) + 1);
     format!("{indent}{}-{} {}\n", definition.first_line, definition.last_line, definition.signature)
 }
 

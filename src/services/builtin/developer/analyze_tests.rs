@@ -51,11 +51,41 @@ async fn a_symbol_shows_callers_callees_and_uses() {
 }
 
 #[tokio::test]
+async fn a_common_name_is_listed_and_not_followed() {
+    let shop = Workshop::new();
+    for number in 10..30 {
+        shop.put(&format!("t{number}.rs"), format!("impl T{number} {{\n    fn get(&self) {{}}\n}}\n"));
+    }
+    shop.put("use.rs", "fn look() { x.get(); T12::get(&x); }\n");
+    let said = shop.call("analyze", json!({"focus": "get"})).await.text;
+    let more = "[more definitions exist; for calls, narrow `path` or write `Type::name`]\n";
+    assert!(said.contains("t19.rs:2 fn get(&self) in T19\n") && said.contains(more), "{said}");
+    assert!(!said.contains("t20.rs:2 fn") && !said.contains("called by"), "{said}");
+    let said = shop.call("analyze", json!({"focus": "T12::get"})).await.text;
+    assert!(said.contains("  called by\n    use.rs:1 fn look()  [calls on line 1]\n"), "{said}");
+    let said = shop.call("analyze", json!({"focus": "look"})).await.text;
+    let calls = "  calls\n    t12.rs:2 fn get(&self) in T12  [called on line 1]\n\
+                 \x20 [not followed, defined in more than 5 files: get]\n";
+    assert!(said.contains(calls), "{said}");
+}
+
+#[tokio::test]
+async fn many_uses_are_cut() {
+    let shop = Workshop::new();
+    for number in 100..250 {
+        shop.put(&format!("u{number}.py"), "rare_name()\n");
+    }
+    let said = shop.call("analyze", json!({"focus": "rare_name"})).await.text;
+    assert!(said.contains("uses by name, the first 100 lines; narrow `path` for others\n"), "{said}");
+    assert!(said.contains("u199.py: 1") && !said.contains("u200.py"), "{said}");
+}
+
+#[tokio::test]
 async fn a_small_folder_is_shown_whole_and_a_large_one_in_part() {
     let shop = Workshop::new();
     shop.put("src/server.rs", SERVER);
     let small = shop.call("analyze", json!({})).await.text;
-    assert!(small.starts_with(".: 1 source file (1 Rust), 4 definitions\n"), "{small}");
+    assert!(small.starts_with(".: 1 source file (1 Rust), 9 lines\n"), "{small}");
     assert!(small.contains("fn listen"), "{small}");
     shop.put("core.rs", "pub fn core_of_all() {}\n");
     for number in 0..200 {

@@ -16,14 +16,12 @@ use super::super::developer::paths;
 use super::super::fetch::url_argument;
 use crate::manifest::{RegistryServer, Transport, read_server_json, service_text};
 use crate::services::suggest_groups;
-use crate::tool::ask::{ConsentSubject, PermissionRequest, PermissionResponse};
+use crate::tool::ask::{ConsentSubject, PermissionRequest, PermissionResponse, SERVICE_ADDITION};
 use crate::tool::manage::{ManifestText, ServiceManager};
 use crate::tool::{CallContext, strip_to_line};
 
 /// Maximum bytes of a file; a server.json has a few kilobytes.
 const MAX_FILE: u64 = 1_000_000;
-/// The name that the request to the user has.
-const TOOL: &str = "extensionmanager__propose_service";
 
 /// Returns the tool's metadata for the gate: the argument that is a URL, and that the tool itself asks the user.
 pub(super) fn tool_meta() -> MetaObject {
@@ -119,9 +117,9 @@ impl Proposal {
             by: None,
             apart: None,
             chain: context.chain(),
-            tool: TOOL.to_owned(),
+            tool: SERVICE_ADDITION.to_owned(),
             title: Some(format!("Add the service {name} and start it")),
-            always: ConsentSubject::of(TOOL, &arguments, false, None),
+            always: ConsentSubject::of(SERVICE_ADDITION, &arguments, false, None),
             arguments,
             target: None,
             change: None,
@@ -135,7 +133,7 @@ impl Proposal {
         };
         tracing::info!(service = %name, ?response, "the user was asked about a service to add");
         match response {
-            // Consent covers this service as it is shown, and no other one.
+            // An answer covers this service as it is shown, and no other one.
             PermissionResponse::Allow | PermissionResponse::AllowAlways => Ok(()),
             PermissionResponse::Refuse | PermissionResponse::RefuseAlways => {
                 Err(ToolRefusal::new(format!("the user does not want the service `{name}`; do not propose it again")))

@@ -28,7 +28,7 @@ impl HostGate for IdleGate {
     }
 
     fn ask(&self, _question: HostQuestion) -> BoxFuture<'_, HostAnswer> {
-        Box::pin(async { HostAnswer::Declined("the page wanted it after the call had ended".to_owned()) })
+        Box::pin(async { HostAnswer::Unavailable("the page wanted it after the call had ended".to_owned()) })
     }
 
     fn record(&self, record: &HostRecord) {
