@@ -35,7 +35,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent_client_protocol::Lines;
+use agent_client_protocol::{DynConnectTo, Lines};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
@@ -49,6 +49,8 @@ use crate::session::Sessions;
 use connection::ClientConnection;
 pub use shared_session::{RunningTurn, SessionObserver, SharedPorts, SharedSession, SharedSessions, next_viewer_id};
 use wire::ClientWriter;
+#[cfg(any(test, fuzzing))]
+pub use wire::read_lines;
 
 pub use forwards::{ClientRoute, ForwardLink, SessionForwards};
 pub use limits::{UsageError, check_usage};
@@ -117,7 +119,7 @@ pub async fn serve(
     let (wire, writer) = ClientWriter::start(output)?;
     let transport = Lines::new(wire.sink(), wire::lines(input)?.take_until(stop.cancelled_owned()));
     let connection = ClientConnection::new(front, wire);
-    let served = dispatch::speak(&connection, transport).await;
+    let served = dispatch::speak(&connection, DynConnectTo::new(transport)).await;
     connection.end().await;
     drop(connection);
     let written = tokio::task::spawn_blocking(move || drop(writer.join()));

@@ -38,6 +38,8 @@ pub use manage::sanitize_text;
 pub use pinned_specs::{ToolClaims, ui_of};
 pub use requirement::{RequirementPublisher, RequirementSource};
 pub use rule_arguments::unreadable;
+#[cfg(any(test, fuzzing))]
+pub use sanitize::check_tool;
 
 use crate::graph::{Plan, ToolScope};
 use crate::ids::{ModeId, ServiceName};

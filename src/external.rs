@@ -29,11 +29,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use serde::Serialize;
-use serde_json::{Value, json};
-
 pub use health::AgentHealth;
 pub use no_agents::NoExternalAgents;
+use serde::Serialize;
+use serde_json::{Value, json};
+#[cfg(any(test, fuzzing))]
+pub use valid::read_update;
 
 use crate::adapter::attach::{Attachments, OfferError};
 use crate::agents::{

@@ -92,3 +92,11 @@ pub mod external;
 pub mod runtime;
 /// The command line.
 pub mod cli;
+
+/// The targets of the fuzzer name the library as other crates do.
+#[cfg(test)]
+extern crate self as skein;
+
+#[cfg(test)]
+#[path = "../fuzz/targets/corpus_tests.rs"]
+mod fuzz_targets;

@@ -23,6 +23,8 @@ use serde_json::{Map, Value};
 use crate::conversation::{Message, ToolUse, Usage};
 use crate::ids::ModelRef;
 
+#[cfg(any(test, fuzzing))]
+pub use completions::decode_pieces;
 pub use model_policy::{AllowedModels, AllowedProviders, ModelPolicy};
 pub use queue::{RequestLimits, RequestOrigin, RequestQueues};
 

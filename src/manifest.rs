@@ -82,7 +82,7 @@ pub use hooks::{HookCommand, HookConfig, HookEvent, HookFailure, HookGroup, Hook
 pub use import::goose_provider;
 pub use import::{
     ForeignFileError, ImportedConfig, RegistryAgent, RegistryServer, ServerJsonError, SkippedItem, read_foreign,
-    read_registry, read_server_json, service_text, suggest_sandbox,
+    read_registry, read_server_json, secret_arguments, service_text, suggest_sandbox,
 };
 pub use json_schema::{
     RunningValidation, SchemaError, SchemaValidator, VALIDATION_TIME, ValidationFailure, check_schema,

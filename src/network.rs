@@ -25,7 +25,7 @@ pub use registries::REGISTRIES;
 pub use websocket::{WebSocketAddress, WebSocketAddressError, WebSocketClient, WebSocketError};
 
 /// Returns the events in the pieces of a stream, for the fuzzer.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub fn read_events<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
     let mut parser = event_parser::EventParser::default();
     let mut events = Vec::new();

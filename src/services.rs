@@ -34,9 +34,13 @@ pub use active_calls::ActiveCalls;
 pub use builtin::computercontroller::{DOCUMENT_PARSER_ARGUMENT, run_document_parser};
 pub use builtin::{BuiltinContext, BuiltinError, BuiltinRegistry, InlineTools};
 pub use circuit::{Circuit, StartPermit};
+#[cfg(any(test, fuzzing))]
+pub use content::{read_outcome, read_tools};
 pub use environment::{Environment, MissingVariableError, SecretValues, literal_secrets};
 pub use hook_process::{HookOutput, HookProcess, HookProcessError};
 pub use record::{Cassette, RecordError};
+#[cfg(any(test, fuzzing))]
+pub use replies::count_failures;
 pub use service::Service;
 pub use service_sandbox::ServiceSpec;
 pub use stdio::{LaunchError, LineError, LineReader, ProgramSandbox, SpawnedProgram, spawn};

@@ -45,6 +45,8 @@ pub use sessions::{
     TermStats, TermWeights, UsageKey, UsageRow, UsageTotals,
 };
 pub use tokens::{BrowserLogin, CreatedToken, NewToken, StoredToken, TokenState, TokenStore};
+#[cfg(any(test, fuzzing))]
+pub use transfer::file_of_rows;
 pub use transfer::{StoreTotals, export_store, import_store, migrate_store};
 
 use std::path::{Path, PathBuf};

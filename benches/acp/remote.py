@@ -312,8 +312,8 @@ def rows(found, options):
 def report(table, options, loads):
     peer = f" and goose {version([options.goose])}" if options.goose else ""
     conditions = (
-        f"skein {version([options.skein])}{peer} in one run; {options.rounds} streams of {options.deltas:,} deltas, "
-        f"{options.prompts} prompts, paced streams of {options.paced_deltas} deltas every {options.pace} ms; "
+        f"skein {version([options.skein])}{peer} in one run. {options.rounds} streams of {options.deltas:,} deltas, "
+        f"{options.prompts} prompts, paced streams of {options.paced_deltas} deltas every {options.pace} ms. "
         f"{os.cpu_count()} cores ({processor()}), load average {loads[0]:.1f} before and {loads[1]:.1f} after."
     )
     head = "\n\n| | skein serve | compared with | ratio | goal |\n|---|---|---|---|---|\n"

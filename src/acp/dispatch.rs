@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use agent_client_protocol::v1::schema as acp;
 use agent_client_protocol::v1::{ConnectionTo, Responder};
-use agent_client_protocol::{Agent, Client, on_receive_notification, on_receive_request};
+use agent_client_protocol::{Agent, Client, DynConnectTo, on_receive_notification, on_receive_request};
 
 use super::connection::{ClientConnection, ClientSession};
 use super::{errors, initialize, limits, options, prompt, sessions};
@@ -46,10 +46,11 @@ macro_rules! set_up {
     }};
 }
 
-/// Serves the connection until it ends. Fails if the transport fails.
+/// Serves the connection until it ends. Fails if the transport fails. All transports have one type, because the compiler
+/// would copy every handler for each.
 pub(super) async fn speak(
     connection: &Arc<ClientConnection>,
-    transport: impl agent_client_protocol::ConnectTo<Agent> + 'static,
+    transport: DynConnectTo<Agent>,
 ) -> Result<(), agent_client_protocol::Error> {
     let (c, greeting) = (connection, Arc::clone(connection));
     let agent = Agent

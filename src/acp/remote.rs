@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_client_protocol::Lines;
+use agent_client_protocol::{DynConnectTo, Lines};
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -171,7 +171,7 @@ pub fn connect(
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            ended = dispatch::speak(&connection, transport) => {
+            ended = dispatch::speak(&connection, DynConnectTo::new(transport)) => {
                 if let Err(error) = ended {
                     tracing::info!(%error, "a client connection broke");
                 }

@@ -444,6 +444,12 @@ fn next_line(reader: &mut impl BufRead) -> io::Result<Option<String>> {
     Ok(Some(line.trim_end_matches(['\n', '\r']).to_owned()))
 }
 
+/// Returns the lines of a client, for the fuzzer.
+#[cfg(any(test, fuzzing))]
+pub fn read_lines(mut bytes: &[u8]) -> Vec<String> {
+    std::iter::from_fn(|| next_line(&mut bytes).ok().flatten()).collect()
+}
+
 #[cfg(test)]
 #[path = "wire_tests.rs"]
 mod tests;

@@ -124,6 +124,14 @@ pub(super) fn validator(tool: &ToolSpec) -> Result<SchemaValidator, SchemaError>
     SchemaValidator::new(&tool.input_schema)
 }
 
+/// Sanitizes a tool and compiles its schema, for the fuzzer. `None` if the tool cannot be used.
+#[cfg(any(test, fuzzing))]
+pub fn check_tool(tool: ToolSpec) -> Option<ToolSpec> {
+    let tool = sanitize_tool(tool).ok()?;
+    drop(validator(&tool));
+    Some(tool)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

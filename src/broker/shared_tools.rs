@@ -5,6 +5,7 @@
 //! own. The table keeps no tool alive.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use super::bound_tool::BoundTool;
@@ -16,10 +17,15 @@ const MIN_SWEEP: usize = 256;
 /// The address of a catalog. While a tool of it is in use, no other catalog has the address.
 type CatalogAddress = usize;
 
-/// The tools that bindings use, by their catalogs.
+/// Finds the tools that may be equal: their catalog, and a hash of what distinguishes the tools of one catalog.
+type ToolKey = (CatalogAddress, u64);
+
+/// The tools that bindings use. A binding may have thousands, so they are found by their content.
 #[derive(Debug, Default)]
 struct SharedTools {
-    tools: HashMap<CatalogAddress, Vec<Weak<BoundTool>>>,
+    tools: HashMap<ToolKey, Vec<Weak<BoundTool>>>,
+    /// Services choose names and descriptions. A random state keeps them from choosing equal hashes.
+    hash_state: RandomState,
     /// The number of entries, also of tools that no binding has any more.
     entries: usize,
     /// The number of entries at which the table is searched next.
@@ -34,12 +40,12 @@ pub(super) fn share(tool: BoundTool) -> Arc<BoundTool> {
 
 impl SharedTools {
     fn share(&mut self, tool: BoundTool) -> Arc<BoundTool> {
-        let of_catalog = self.tools.entry(address_of(&tool.seen)).or_default();
-        if let Some(known) = of_catalog.iter().filter_map(Weak::upgrade).find(|known| known.is_same(&tool)) {
+        let similar = self.tools.entry(key_of(&tool, &self.hash_state)).or_default();
+        if let Some(known) = similar.iter().filter_map(Weak::upgrade).find(|known| known.is_same(&tool)) {
             return known;
         }
         let tool = Arc::new(tool);
-        of_catalog.push(Arc::downgrade(&tool));
+        similar.push(Arc::downgrade(&tool));
         self.entries += 1;
         if self.entries >= self.sweep_at {
             self.sweep();
@@ -56,6 +62,14 @@ impl SharedTools {
         self.entries = self.tools.values().map(Vec::len).sum();
         self.sweep_at = MIN_SWEEP.max(2 * self.entries);
     }
+}
+
+/// Equal tools have equal keys. What the key leaves out follows from the catalog and the name, or has few values.
+fn key_of(tool: &BoundTool, hash_state: &RandomState) -> ToolKey {
+    let files: Vec<&str> = tool.files.iter().map(regex::Regex::as_str).collect();
+    let names = (&tool.service, &tool.spec.name, &tool.group, &tool.spec.description);
+    let facts = (tool.read_only, tool.builtin, tool.brought, &tool.reaching, &tool.url_argument);
+    (address_of(&tool.seen), hash_state.hash_one((names, files, facts)))
 }
 
 fn address_of(catalog: &Arc<Catalog>) -> CatalogAddress {
@@ -111,6 +125,20 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &shared.share(limited)));
         let reading = BoundTool { read_only: true, ..tool(&catalog, "add", "Adds.") };
         assert!(!Arc::ptr_eq(&first, &shared.share(reading)));
+    }
+
+    #[test]
+    fn thousands_of_tools_are_not_compared_with_each_other() {
+        const COUNT: usize = 5_000;
+        let mut shared = SharedTools::default();
+        let catalog = Arc::default();
+        let all = |shared: &mut SharedTools| -> Vec<_> {
+            (0..COUNT).map(|number| shared.share(tool(&catalog, &format!("tool{number}"), "One of many."))).collect()
+        };
+        let first = all(&mut shared);
+        let second = all(&mut shared);
+        assert!(first.iter().zip(&second).all(|(one, other)| Arc::ptr_eq(one, other)));
+        assert_eq!((shared.entries, shared.tools.len()), (COUNT, COUNT), "each key has one tool");
     }
 
     #[test]

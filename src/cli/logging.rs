@@ -14,9 +14,10 @@ use super::telemetry::{self, ExportGuard};
 use super::{Global, managed_files, private_files};
 use file::LogFile;
 
-/// What no log shows. On failure, rmcp's worker logs full addresses and genai full answers; both may contain secrets.
-/// Spans and message content are for the export alone.
-const HIDDEN: &str = "rmcp::transport::worker=off,genai=off,telemetry=off";
+/// What no log shows. rmcp logs the notifications of services and full addresses, genai full answers, and
+/// `tokio_postgres` the parameters of statements; all may contain secrets or conversations. Spans and message content
+/// are for the export alone.
+const HIDDEN: &str = "rmcp=off,genai=off,tokio_postgres=info,telemetry=off";
 
 /// Starts logging, and the export of telemetry if the environment asks for it and managed settings allow it. Returns a
 /// warning for the user if either is incomplete. The export ends with the guard.

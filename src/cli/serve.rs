@@ -186,6 +186,7 @@ pub(super) fn run(
     let oidc = oidc_settings::verifier(args, &with_required_sandbox(global)?, folders, output)?;
     let store = args.store.place(folders, output)?;
     let replica = args.replica.launch(&store, &with_required_sandbox(global)?, folders, output)?;
+    oidc_settings::note_replicas(args, output);
     let (flags, fork) = (args.speaker.clone(), args.unstable_fork);
     ServerLaunch { settings, socket, oidc, flags, store, replica, fork }.serve(global, folders, output, |_, _| Ok(()))
 }

@@ -20,6 +20,7 @@ use crate::graph::{EdgeKind, Node, Plan, ProcessKind, profile_json, profile_text
 use crate::ids::{ServiceName, nearest};
 use crate::manifest::{DisableSource, Manifests, Readiness, ServiceEntry, Transport};
 use crate::runtime::StatusReport;
+use crate::services::literal_secrets;
 use crate::tool::ServiceError;
 use change::ServiceSwitch;
 use login::LoginStates;
@@ -244,7 +245,8 @@ fn probe_failure(entry: &ServiceEntry, error: &ServiceError, folders: &Folders) 
             format!("correct `transport` in {manifest_file}; what it wrote to stderr is in {}", log.display())
         }
         Transport::Http(http) => {
-            format!("check that a server answers at {}, or correct {manifest_file}", display_line(&http.url))
+            let url = literal_secrets(&entry.manifest.transport).hide(&http.url);
+            format!("check that a server answers at {}, or correct {manifest_file}", display_line(&url))
         }
         Transport::Builtin(_) => format!("see {}", log.display()),
     };

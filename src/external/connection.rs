@@ -325,13 +325,15 @@ impl AgentConnection {
     fn handle_update(&self, params: Option<&RawValue>) {
         let Some(params) = params.filter(|params| params.get().starts_with('{')) else { return };
         let Ok(SessionIdParams { session_id }) = serde_json::from_str(params.get()) else { return };
-        if let Some(handler) = self.session_of(&session_id) {
+        let mut sessions = lock(&self.sessions);
+        // Under one lock, or a session that is registered in between would never get the update.
+        if let Some(handler) = sessions.open.get(&session_id).and_then(Weak::upgrade) {
+            drop(sessions);
             if handler.wait_for_room() {
                 handler.handle_update(params);
             }
             return;
         }
-        let mut sessions = lock(&self.sessions);
         let size: usize = sessions.early.iter().map(|(_, params)| params.get().len()).sum();
         if sessions.opening > 0 && sessions.early.len() < MAX_EARLY && size + params.get().len() <= MAX_EARLY_BYTES {
             sessions.early.push((session_id, params.to_owned()));

@@ -94,7 +94,7 @@ impl LocalEditor {
 async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> Result<T, EditorError> {
-    let done = tokio::task::spawn_blocking(work).await;
+    let done = crate::task::run_blocking(work).await;
     done.map_err(|error| EditorError::Failed(error.to_string()))?.map_err(|error| editor_error(&error))
 }
 

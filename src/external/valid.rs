@@ -111,6 +111,12 @@ fn merge_fields(mut strict: Map<String, Value>, raw: Map<String, Value>) -> Map<
     strict
 }
 
+/// Returns the params that go on to the client, for the fuzzer.
+#[cfg(any(test, fuzzing))]
+pub fn read_update(raw: Value) -> Option<Value> {
+    update(raw).map(|(_, told)| told)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -191,6 +191,18 @@ fn stream_failure(model: &ModelIden, error: impl Into<BoxError>) -> genai::Error
     genai::Error::WebStream { model_iden: model.clone(), cause: error.to_string(), error }
 }
 
+/// Returns the events in the pieces of an answer, for the fuzzer.
+#[cfg(any(test, fuzzing))]
+pub fn decode_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
+    let mut decoder = StreamDecoder::new(ModelIden::new(AdapterKind::OpenAI, "model"));
+    let mut events = VecDeque::new();
+    for piece in pieces {
+        decoder.feed(piece, &mut events);
+    }
+    decoder.finish(&mut events);
+    events.iter().map(|event| format!("{event:?}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

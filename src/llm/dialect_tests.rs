@@ -76,7 +76,7 @@ async fn ask_both(
     let server = TwiceServer::new(answer, size);
     let own = server.provider(model);
     assert!(own.completions.is_some(), "{model}");
-    let genai = HttpProvider { completions: None, ..server.provider(model) };
+    let genai = server.provider(model).with_genai_only();
     let by_own = events(&own, request).await;
     let by_genai = events(&genai, request).await;
     let mut bodies = server.thread.join().unwrap().into_iter();

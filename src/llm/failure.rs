@@ -8,6 +8,10 @@ use reqwest::header::HeaderMap;
 
 use super::overflow;
 
+/// Minimum length of a value in the query of an address that is hidden; shorter values reveal nothing and occur
+/// everywhere.
+const SHORTEST_QUERY_VALUE: usize = 8;
+
 /// The reason of a failure and its kind, which decides about a retry.
 pub(super) struct RequestFailure {
     pub(super) reason: String,
@@ -28,13 +32,47 @@ pub(super) enum FailureKind {
     Overflow,
 }
 
-impl From<&genai::Error> for RequestFailure {
-    fn from(error: &genai::Error) -> Self {
+/// Secrets that a provider may repeat in its error texts: its key, and the values in the query of its address. Each has
+/// a replacement. Longer ones come first, because one may begin another.
+#[derive(Clone, Default)]
+pub(super) struct ProviderSecrets(Vec<(String, String)>);
+
+impl ProviderSecrets {
+    pub(super) fn new(key: Option<&str>, address: &str) -> Self {
+        let query = address.split_once('?').map(|(_, query)| query).unwrap_or_default();
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        // The address of a provider ends with a slash.
+        let pairs = pairs.map(|(name, value)| (value.trim_end_matches('/'), format!("({name} of the address)")));
+        let pairs = pairs.filter(|(value, _)| value.len() >= SHORTEST_QUERY_VALUE);
+        let all = key.map(|key| (key, "(the key)".to_owned())).into_iter().chain(pairs);
+        let mut all: Vec<_> = all.map(|(value, replacement)| (value.to_owned(), replacement)).collect();
+        all.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
+        Self(all)
+    }
+
+    fn hide(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, (value, replacement)| text.replace(value, replacement))
+    }
+
+    /// Returns the beginning of a body. Hides the secrets first, because a truncated secret would not be recognized.
+    fn brief(&self, body: &str) -> String {
+        self.hide(body).chars().take(500).collect()
+    }
+}
+
+impl RequestFailure {
+    /// Classifies an error. The reason contains no secret.
+    pub(super) fn new(error: &genai::Error, secrets: &ProviderSecrets) -> Self {
+        let failure = Self::classify(error, secrets);
+        Self { reason: secrets.hide(&failure.reason), ..failure }
+    }
+
+    fn classify(error: &genai::Error, secrets: &ProviderSecrets) -> Self {
         use genai::webc::Error as WebError;
         match error {
             // genai wraps an HTTP error that it finds while it opens the stream.
             genai::Error::WebStream { error: inner, .. } => match inner.downcast_ref::<genai::Error>() {
-                Some(inner) => Self::from(inner),
+                Some(inner) => Self::classify(inner, secrets),
                 None => {
                     let reason = unreachable_reason(inner.as_ref()).unwrap_or_else(|| chain(error));
                     Self { reason, kind: FailureKind::Transient { retry_after: None } }
@@ -43,7 +81,7 @@ impl From<&genai::Error> for RequestFailure {
             genai::Error::HttpError { status, headers, body, .. }
             | genai::Error::WebModelCall {
                 webc_error: WebError::ResponseFailedStatus { status, body, headers }, ..
-            } => Self::from_status(*status, headers, body),
+            } => Self::from_status(*status, headers, body, secrets),
             // The provider reported an error in the middle of the answer.
             genai::Error::ChatResponse { body, .. } => {
                 let body = body.to_string();
@@ -55,7 +93,7 @@ impl From<&genai::Error> for RequestFailure {
                 } else {
                     FailureKind::Lasting
                 };
-                Self { reason: format!("it broke off: {}", brief(&body)), kind }
+                Self { reason: format!("it broke off: {}", secrets.brief(&body)), kind }
             }
             // A response that does not parse was cut off or damaged on its way.
             genai::Error::StreamParse { .. } | genai::Error::WebModelCall { webc_error: WebError::Reqwest(_), .. } => {
@@ -65,11 +103,9 @@ impl From<&genai::Error> for RequestFailure {
             _ => Self { reason: chain(error), kind: FailureKind::Lasting },
         }
     }
-}
 
-impl RequestFailure {
-    fn from_status(status: StatusCode, headers: &HeaderMap, body: &str) -> Self {
-        let reason = format!("it answered {status}: {}", brief(body));
+    fn from_status(status: StatusCode, headers: &HeaderMap, body: &str, secrets: &ProviderSecrets) -> Self {
+        let reason = format!("it answered {status}: {}", secrets.brief(body));
         let kind = match status.as_u16() {
             429 => FailureKind::RateLimited { retry_after: retry_after(headers) },
             413 => FailureKind::Overflow,
@@ -86,10 +122,6 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
     let milliseconds = number("retry-after-ms").map(|wait| wait / 1000.0);
     Duration::try_from_secs_f64(milliseconds.or_else(|| number("retry-after"))?).ok()
-}
-
-fn brief(body: &str) -> String {
-    body.chars().take(500).collect()
 }
 
 /// Describes a failed connection, with the reason from the system. Shows only the origin of the URL, because the rest
@@ -119,6 +151,17 @@ fn chain(error: &dyn Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_part_of_a_secret_is_left_at_the_end_of_a_reason() {
+        let secrets = ProviderSecrets::new(Some("a-long-secret"), "http://localhost/v1?version=2&key=0123456789/");
+        // The text ends within the key.
+        let body = format!("{}a-long-secret", "x".repeat(495));
+        let said = secrets.brief(&body);
+        assert!(said.ends_with("x(the "), "{said}");
+        let said = secrets.hide("version=2&key=0123456789 a-long-secret");
+        assert_eq!(said, "version=2&key=(key of the address) (the key)");
+    }
 
     #[tokio::test]
     async fn unreachable_server_error_shows_only_the_origin() {

@@ -18,7 +18,7 @@ use genai::{Client, ModelIden, ModelSpec, ServiceTarget};
 use serde_json::{Map, Value, json};
 
 use super::completions::{AnswerEvents, CompletionsClient, HEADER_TIMEOUT, READ_TIMEOUT};
-use super::failure::{FailureKind, RequestFailure};
+use super::failure::{FailureKind, ProviderSecrets, RequestFailure};
 use super::known_providers::{KNOWN, KnownProvider, OWN};
 use super::queue::{QueueTicket, RequestPlace, RequestQueue};
 use super::{
@@ -43,8 +43,8 @@ pub struct HttpProvider {
     client: Client,
     /// Asks the model in place of genai, if genai is not necessary.
     completions: Option<Arc<CompletionsClient>>,
-    /// Kept to remove it from error texts.
-    key: Option<String>,
+    /// Kept to remove them from error texts.
+    secrets: ProviderSecrets,
     target: ServiceTarget,
     facts: ModelInfo,
     /// The requests with this provider key.
@@ -109,8 +109,15 @@ impl HttpProvider {
         let facts = models.info(name, has_own_address);
         let limits = configured.map(|address| address.limits).unwrap_or_default();
         let queue = models.queues.queue(target.endpoint.base_url(), key.as_deref(), limits);
+        let secrets = ProviderSecrets::new(key.as_deref(), target.endpoint.base_url());
         let (name, origin) = (name.clone(), RequestOrigin::default());
-        Ok(Self { name, client, completions, key, target, facts, queue, origin })
+        Ok(Self { name, client, completions, secrets, target, facts, queue, origin })
+    }
+
+    /// Returns the same model, which genai always asks, for the fuzzer.
+    #[cfg(any(test, fuzzing))]
+    pub fn with_genai_only(self) -> Self {
+        Self { completions: None, ..self }
     }
 
     /// Converts a request to the types of the client that sends it.
@@ -143,11 +150,7 @@ impl HttpProvider {
     }
 
     fn failure(&self, error: &genai::Error) -> LlmError {
-        let mut failed = RequestFailure::from(error);
-        // A server may repeat the key in its error text.
-        if let Some(key) = &self.key {
-            failed.reason = failed.reason.replace(key.as_str(), "(the key)");
-        }
+        let failed = RequestFailure::new(error, &self.secrets);
         let (model, reason) = (self.name.to_string(), failed.reason);
         match failed.kind {
             FailureKind::Lasting => LlmError::Failed { model, reason },

@@ -27,6 +27,7 @@ use crate::sandbox::{FileAccess, NetworkSettings, OtherHosts, SandboxSettings};
 pub use goose::goose_provider;
 pub use registry::{RegistryAgent, read_registry};
 use secrets::ImportedSecrets;
+pub use secrets::secret_arguments;
 pub use server_json::{RegistryServer, ServerJsonError, read_server_json};
 
 /// The result of importing a file of another tool.

@@ -12,7 +12,7 @@ use super::{Candidate, Router, mode_ids};
 
 static BUILTIN: &[u8] = include_bytes!("builtin.bin");
 
-const MAGIC: &[u8; 4] = b"SKSR";
+const MAGIC: &[u8; 4] = b"SKSP";
 /// Feature weights are stored in steps of this size.
 const STEP: f32 = 1.0 / 4096.0;
 /// The number of steps of the largest weight of a row on each side of zero.
@@ -24,7 +24,8 @@ pub(super) fn router(key: &[u8; HASH], candidates: &[Candidate]) -> Option<Route
     decode(BUILTIN, key, candidates)
 }
 
-/// Converts a router to a compact file: the weights of a feature are 8-bit steps with one scale.
+/// Converts a router to a compact file: the weights of a feature are 8-bit steps with one scale. Two in three are zero,
+/// so a row has a bit for each mode, and the steps of those that are not.
 #[cfg(test)]
 fn encode(router: &Router, key: &[u8; HASH]) -> Vec<u8> {
     let mut bytes = Vec::from(*MAGIC);
@@ -44,7 +45,10 @@ fn encode(router: &Router, key: &[u8; HASH]) -> Vec<u8> {
         let scale = row.iter().fold(0.0_f32, |most, weight| most.max(weight.abs())) / STEPS;
         bytes.extend(scale.to_le_bytes());
         let steps = |weight: &f32| if scale > 0.0 { (weight / scale).round() as i8 } else { 0 };
-        bytes.extend(row.iter().flat_map(|weight| steps(weight).to_le_bytes()));
+        let steps = row.iter().map(|weight| steps(weight).cast_unsigned()).collect::<Vec<_>>();
+        let bit = |(place, step): (usize, &u8)| u8::from(*step != 0) << place;
+        bytes.extend(steps.chunks(8).map(|eight| eight.iter().enumerate().map(bit).sum::<u8>()));
+        bytes.extend(steps.iter().filter(|step| **step != 0));
     }
     bytes
 }
@@ -67,7 +71,13 @@ fn decode(bytes: &[u8], key: &[u8; HASH], candidates: &[Candidate]) -> Option<Ro
     let mut rows = Vec::with_capacity(vocabulary.size().checked_mul(columns)?);
     for _ in 0..vocabulary.size() {
         let scale = f32::from_le_bytes(reader.take(4)?.try_into().ok()?);
-        rows.extend(reader.take(columns)?.iter().map(|steps| scale * f32::from(steps.cast_signed())));
+        let is_stored = reader.take(columns.div_ceil(8))?;
+        let count = is_stored.iter().map(|eight| eight.count_ones() as usize).sum::<usize>();
+        let mut stored = reader.take(count)?.iter();
+        for column in 0..columns {
+            let step = if is_stored[column / 8] & (1 << (column % 8)) != 0 { *stored.next()? } else { 0 };
+            rows.push(scale * f32::from(step.cast_signed()));
+        }
     }
     reader.0.is_empty().then(|| Router::new(modes, vocabulary, Weights { modes: columns, rows }, curve))
 }
@@ -84,6 +94,8 @@ fn features(reader: &mut ModelReader<'_>, count: usize) -> Option<FeatureWeights
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::format::key;
     use super::super::{candidates, tests::two_modes};
     use super::*;
@@ -139,6 +151,19 @@ mod tests {
                 assert!((first.confidence - second.confidence).abs() < 0.01, "{prompt}: {first:?}, {second:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_weight_of_zero_takes_one_bit() {
+        let mut router = Router::learn(&two_modes());
+        let key = key(&two_modes());
+        Arc::make_mut(&mut router.weights).rows.fill(1.0);
+        let full = encode(&router, &key);
+        Arc::make_mut(&mut router.weights).rows.fill(0.0);
+        let empty = encode(&router, &key);
+        assert_eq!(full.len() - empty.len(), router.weights.rows.len());
+        let decoded = decode(&empty, &key, &two_modes()).unwrap();
+        assert_eq!(decoded.weights.rows, router.weights.rows);
     }
 
     #[test]

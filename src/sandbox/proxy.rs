@@ -1,7 +1,7 @@
 //! The proxy through which the processes of a sandbox reach hosts. It listens inside the sandbox and runs in Skein.
 //!
 //! One port speaks HTTP (CONNECT and absolute URLs) and SOCKS5. Each connection is decided by name: a rule that denies,
-//! the sandbox profile, a rule that allows, the user's consent.
+//! the sandbox profile, a rule that allows, the approval level, the user's consent.
 //!
 //! Invariant: no byte leaves before the decision, and the proxy connects only to addresses that the decision covers.
 
@@ -80,6 +80,13 @@ struct ProxyInner {
     connections: Arc<Semaphore>,
 }
 
+/// A connection that may be opened.
+struct AdmittedHost {
+    reach: AddressReach,
+    /// The gate or the user consented. Otherwise the profile or a rule allows the host.
+    consented: bool,
+}
+
 impl std::fmt::Debug for Proxy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Proxy").field("policy", &self.inner.policy).finish_non_exhaustive()
@@ -154,8 +161,8 @@ impl Proxy {
 }
 
 impl ProxyInner {
-    /// Decides about a connection. Returns the addresses that it may reach.
-    async fn decide(&self, host: &RemoteHost, command: Option<CommandId>) -> Result<AddressReach, RefusalReason> {
+    /// Decides about a connection.
+    async fn decide(&self, host: &RemoteHost, command: Option<CommandId>) -> Result<AdmittedHost, RefusalReason> {
         let ruling = self.commands.gate().rule(host);
         if let HostRuling::Deny(rule) = ruling {
             return Err(RefusalReason::Rule(rule));
@@ -169,23 +176,29 @@ impl ProxyInner {
             let checked = self.policy.check_address(ip, host.port(), reach);
             checked.map_err(|kind| RefusalReason::Address { address: ip.to_string(), kind })?;
         }
+        let listed = |reach| Ok(AdmittedHost { reach, consented: false });
         match (decision, ruling) {
             (ProfileDecision::Denied, _) => Err(RefusalReason::Profile),
             (ProfileDecision::Unlisted, _) => Err(RefusalReason::Unlisted),
-            (ProfileDecision::Ask, HostRuling::Allow) => Ok(AddressReach::Public),
-            (ProfileDecision::Ask, HostRuling::AllowExact) => Ok(AddressReach::Private),
+            (ProfileDecision::Ask, HostRuling::Allow) => listed(AddressReach::Public),
+            (ProfileDecision::Ask, HostRuling::AllowExact) => listed(AddressReach::Private),
             (ProfileDecision::Allowed(_), HostRuling::Ask) | (ProfileDecision::Ask, _) => {
-                self.commands.consent(host, command).await.map(|()| of_consent)
+                self.commands.consent(host, command).await?;
+                Ok(AdmittedHost { reach: of_consent, consented: true })
             }
-            (ProfileDecision::Allowed(reach), _) => Ok(reach),
+            (ProfileDecision::Allowed(reach), _) => listed(reach),
         }
     }
 
-    /// Decides about a host, and reports the decision.
+    /// Decides about a host, and reports the decision. Returns the addresses that the connection may reach.
     async fn admit(&self, host: &RemoteHost, command: Option<CommandId>) -> Result<AddressReach, HostRefusal> {
-        let decision = self.decide(host, command).await;
-        self.commands.record(host, command, decision.as_ref().err());
-        decision.map_err(|reason| HostRefusal { host: host.clone(), reason })
+        match self.decide(host, command).await {
+            Ok(AdmittedHost { reach, consented }) => {
+                self.commands.record(host, command, None, consented);
+                Ok(reach)
+            }
+            Err(reason) => Err(self.refuse(host, command, reason)),
+        }
     }
 
     /// Connects to a server of the session, if the host is the loopback address and a server has this port. Rules that
@@ -201,7 +214,7 @@ impl ProxyInner {
         }
         match servers.dial(host.port()).await {
             Ok(stream) => {
-                self.commands.record(host, command, None);
+                self.commands.record(host, command, None, false);
                 Ok(Some(stream))
             }
             Err(error) => {
@@ -211,9 +224,9 @@ impl ProxyInner {
         }
     }
 
-    /// Reports an address or a name that was refused after the host was admitted.
+    /// Reports a refusal.
     fn refuse(&self, host: &RemoteHost, command: Option<CommandId>, reason: RefusalReason) -> HostRefusal {
-        self.commands.record(host, command, Some(&reason));
+        self.commands.record(host, command, Some(&reason), false);
         HostRefusal { host: host.clone(), reason }
     }
 
@@ -251,11 +264,26 @@ async fn write_last(stream: &mut TcpStream, message: &[u8]) {
     }
 }
 
-/// Reads the first bytes of a connection in both ways, for the fuzzer.
-#[cfg(fuzzing)]
+/// Reads the first bytes of a connection in each way, for the fuzzer. Panics if another proxy would read a request
+/// differently, or a SOCKS message is longer than the bytes.
+#[cfg(any(test, fuzzing))]
 pub fn read_first_bytes(bytes: &[u8]) {
-    drop(head::parse_head(bytes));
+    use head::{RequestHead, RequestTarget, parse_head};
+
+    if let Ok(RequestHead { target: RequestTarget::Forward(request), .. }) = parse_head(bytes) {
+        let Ok(RequestHead { target: RequestTarget::Forward(again), .. }) = parse_head(&request.proxy_head(None))
+        else {
+            panic!("the head of {request:?} cannot be read");
+        };
+        assert_eq!((&request.host, request.body), (&again.host, again.body));
+        let ends = request.origin_head().windows(4).filter(|end| *end == b"\r\n\r\n").count();
+        assert_eq!(ends, 1, "{request:?} is one request");
+    }
     drop(client_hello::read_client_hello(bytes));
+    let methods = socks::parse_methods(bytes).ok().flatten().map(|(_, size)| size);
+    let credentials = socks::parse_credentials(bytes).ok().flatten().map(|(_, size)| size);
+    let request = socks::parse_request(bytes).ok().flatten().map(|(_, size)| size);
+    assert!([methods, credentials, request].iter().flatten().all(|size| *size <= bytes.len()));
 }
 
 #[cfg(test)]

@@ -439,6 +439,10 @@ impl HostGate for CurrentGate {
         self.get().rule(host)
     }
 
+    fn settle(&self, host: &RemoteHost) -> Option<HostAnswer> {
+        self.get().settle(host)
+    }
+
     fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer> {
         let gate = self.get();
         Box::pin(async move {

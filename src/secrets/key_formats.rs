@@ -146,6 +146,10 @@ mod tests {
         let found: BTreeSet<_> = examples().into_iter().map(|(what, _)| what).collect();
         let known: BTreeSet<_> = KEY_FORMATS.iter().map(|(_, what)| *what).collect();
         assert_eq!(found, known);
+        for (pattern, what) in &KEY_FORMATS {
+            let format = regex::Regex::new(pattern).unwrap();
+            assert!(examples().iter().any(|(known, key)| known == what && format.is_match(key)), "{pattern}");
+        }
         assert!(known.len() >= 30, "{}", known.len());
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use axum::extract::WebSocketUpgrade;
 use axum::extract::ws::{CloseCode, CloseFrame, Message, WebSocket, close_code};
 use axum::response::Response;
-use futures::stream::{SplitSink, SplitStream};
-use futures::{SinkExt as _, StreamExt as _};
+use futures::stream::{FuturesUnordered, SplitSink, SplitStream};
+use futures::{FutureExt as _, SinkExt as _, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::ServerState;
@@ -101,17 +101,17 @@ async fn serve(state: &Arc<ServerState>, token: &Arc<ActiveToken>, secret: Clien
     });
     let reason = {
         let silence = state.idle.max(MIN_SILENCE);
-        let mut reading = std::pin::pin!(read(&mut stream, &gateway, token, silence));
-        let mut writing = std::pin::pin!(write(&mut sink, &mut output));
-        tokio::select! {
-            () = finished.cancelled() => CloseReason::Client,
-            reason = &mut reading => reason,
-            () = &mut writing => CloseReason::Client,
-            () = sent.stall() => CloseReason::Unread,
-            () = token.ended.cancelled() => CloseReason::TokenEnded,
-            () = gateway.wait_for_end() => CloseReason::Moved,
-            () = state.closing.cancelled() => CloseReason::Shutdown,
-        }
+        // Unlike `select!`, this polls only what was woken: each message that is sent would poll the reader too.
+        let mut ends = FuturesUnordered::from_iter([
+            finished.cancelled().map(|()| CloseReason::Client).boxed(),
+            read(&mut stream, &gateway, token, silence).boxed(),
+            write(&mut sink, &mut output).map(|()| CloseReason::Client).boxed(),
+            sent.stall().map(|()| CloseReason::Unread).boxed(),
+            token.ended.cancelled().map(|()| CloseReason::TokenEnded).boxed(),
+            gateway.wait_for_end().map(|()| CloseReason::Moved).boxed(),
+            state.closing.cancelled().map(|()| CloseReason::Shutdown).boxed(),
+        ]);
+        ends.next().await.unwrap_or(CloseReason::Client)
     };
     stop.cancel();
     if matches!(reason, CloseReason::Client | CloseReason::Unread | CloseReason::Silent) {

@@ -24,6 +24,7 @@ mod manifest_form_markup;
 mod manifests_page;
 mod metric_history;
 mod open_session;
+mod page_updates;
 mod remote_changes;
 mod requests;
 mod routing_page;

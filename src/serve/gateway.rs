@@ -186,7 +186,7 @@ impl ClientGateway {
             let header = (SECRET_HEADER, peer.secret.as_str());
             match WebSocketClient::connect_replica(address, "/acp", &self.secret.0, header).await {
                 Ok(socket) => {
-                    let link = self.start_link(replica, &peer, socket).await?;
+                    let link = self.start_link(replica, &peer, socket);
                     let found = (link.id, link.tx.clone());
                     links.insert(peer.id, link);
                     return Some(found);
@@ -212,7 +212,7 @@ impl ClientGateway {
         }
     }
 
-    async fn start_link(&self, replica: &Replica, peer: &ReplicaPeer, socket: WebSocketClient) -> Option<PeerLink> {
+    fn start_link(&self, replica: &Replica, peer: &ReplicaPeer, socket: WebSocketClient) -> PeerLink {
         static NEXT_LINK: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_LINK.fetch_add(1, Ordering::Relaxed);
         let (tx, rx) = mpsc::channel(MAX_WAITING);
@@ -228,10 +228,8 @@ impl ClientGateway {
             ended: self.links_end.clone(),
         };
         let hello = lock(&self.forwards).initialize();
-        // The queue is empty, so this does not wait.
-        tx.send(hello).await.ok()?;
-        self.state.scope.spawn(link.run());
-        Some(PeerLink { id, tx })
+        self.state.scope.spawn(link.run(hello));
+        PeerLink { id, tx }
     }
 }
 
@@ -249,8 +247,8 @@ struct LinkTask {
 }
 
 impl LinkTask {
-    async fn run(mut self) {
-        if !self.carry().await {
+    async fn run(mut self, hello: String) {
+        if !self.carry(hello).await {
             let lines = lock(&self.forwards).lose(self.id);
             lines.into_iter().for_each(|line| self.input.inject(line));
             self.broken.cancel();
@@ -259,25 +257,26 @@ impl LinkTask {
     }
 
     /// Returns true if the client has left, and false if the replica is gone.
-    async fn carry(&mut self) -> bool {
+    async fn carry(&mut self, hello: String) -> bool {
+        if !self.send(hello).await {
+            return false;
+        }
+        // The replica refuses other requests until it has answered `initialize`. It sends nothing before that answer.
+        let mut is_initialized = false;
         let mut gone = std::pin::pin!(wait_until_gone(self.replica.clone(), self.peer.clone()));
         loop {
             tokio::select! {
                 biased;
                 () = self.ended.cancelled() => return true,
-                message = self.rx.recv() => {
+                message = self.rx.recv(), if is_initialized => {
                     let Some(message) = message else { return true };
-                    let sent = async {
-                        self.socket.feed(message).await?;
-                        self.socket.flush().await
-                    };
-                    if let Err(error) = sent.await {
-                        tracing::info!(%error, replica = %self.peer, "the connection to a replica broke");
+                    if !self.send(message).await {
                         return false;
                     }
                 }
                 received = self.socket.next() => {
                     let Some(text) = received else { return false };
+                    is_initialized = true;
                     let line = lock(&self.forwards).receive(self.id, &text);
                     if let Some(line) = line {
                         self.input.inject(line);
@@ -287,6 +286,21 @@ impl LinkTask {
                     tracing::info!(replica = %self.peer, "a replica has expired");
                     return false;
                 }
+            }
+        }
+    }
+
+    /// Returns false if the connection is broken.
+    async fn send(&mut self, message: String) -> bool {
+        let sent = async {
+            self.socket.feed(message).await?;
+            self.socket.flush().await
+        };
+        match sent.await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::info!(%error, replica = %self.peer, "the connection to a replica broke");
+                false
             }
         }
     }

@@ -63,3 +63,16 @@ fn content(block: ContentBlock) -> Content {
 pub(super) fn json(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }
+
+/// Returns the tools in a list of a server, for the fuzzer.
+#[cfg(any(test, fuzzing))]
+pub fn read_tools(list: &[u8]) -> Vec<ToolSpec> {
+    let list = serde_json::from_slice::<rmcp::model::ListToolsResult>(list);
+    list.map(|list| list.tools.into_iter().map(spec).collect()).unwrap_or_default()
+}
+
+/// Returns the result of a call, for the fuzzer. `None` if it is not a result.
+#[cfg(any(test, fuzzing))]
+pub fn read_outcome(result: &[u8]) -> Option<ToolOutcome> {
+    serde_json::from_slice(result).ok().map(outcome)
+}

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
-use crate::manifest::{Placeholder, Transport};
+use crate::manifest::{Placeholder, Transport, secret_arguments};
 
 const MIN_SECRET: usize = 4;
+/// Minimum length of a value that is written in a manifest; many shorter ones are harmless words.
+const MIN_LITERAL: usize = 8;
 
 /// An environment variable that a manifest uses and that is not set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,19 +54,37 @@ impl Environment {
 /// Returns the values written in a transport itself, because editors and other tools write tokens there instead of
 /// variables. Harmless paths and words may be redacted with them.
 pub fn literal_secrets(transport: &Transport) -> SecretValues {
-    let values = |map: &BTreeMap<String, String>| map.clone().into_iter().filter(|(_, value)| value.len() >= 8);
+    let values = |map: &BTreeMap<String, String>| map.clone().into_iter().flat_map(with_credentials);
+    let long = |(_, value): &(String, String)| value.len() >= MIN_LITERAL;
     match transport {
         Transport::Builtin(_) => SecretValues::default(),
-        Transport::Stdio(stdio) => SecretValues::of(values(&stdio.env)),
+        Transport::Stdio(stdio) => {
+            let arguments = secret_arguments(&stdio.args).into_iter().flat_map(with_credentials);
+            SecretValues::of(values(&stdio.env).chain(arguments).filter(long))
+        }
         Transport::Http(http) => {
             let query = http.url.split_once('?').map(|(_, query)| query).unwrap_or_default();
-            // Each value too: where one of them is a variable, an error does not contain the query as written.
-            let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-            let parts = pairs.filter(|(_, value)| value.len() >= 8 && !value.contains("${")).chain([("query", query)]);
-            let parts = parts.map(|(name, value)| (name.to_owned(), value.to_owned()));
-            SecretValues::of(values(&http.headers).chain(parts))
+            let whole = ("query".to_owned(), query.to_owned());
+            SecretValues::of(values(&http.headers).chain(query_values(&http.url)).filter(long).chain([whole]))
         }
     }
+}
+
+/// Returns the names and values in the query of an address. Where one of them is a variable, an error does not contain
+/// the query as written. Values with variables are left out.
+pub(super) fn query_values(url: &str) -> impl Iterator<Item = (String, String)> {
+    let query = url.split_once('?').map(|(_, query)| query).unwrap_or_default();
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let literal = pairs.filter(|(_, value)| !value.contains("${"));
+    literal.map(|(name, value)| (name.to_owned(), value.to_owned()))
+}
+
+/// Returns a value, and what follows the scheme in a value such as `Bearer x`: a program may repeat `x` alone.
+fn with_credentials((name, value): (String, String)) -> impl Iterator<Item = (String, String)> {
+    let is_scheme = |scheme: &str| ["basic", "bearer", "token"].contains(&scheme.to_ascii_lowercase().as_str());
+    let credentials = value.split_once(' ').filter(|(scheme, _)| is_scheme(scheme)).map(|(_, rest)| rest.trim());
+    let credentials = credentials.map(|rest| (name.clone(), rest.to_owned()));
+    [Some((name, value)), credentials].into_iter().flatten()
 }
 
 impl SecretValues {
@@ -119,6 +139,7 @@ impl std::fmt::Debug for Environment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::{HttpTransport, StdioTransport};
 
     #[test]
     fn placeholders_are_filled_in_and_a_missing_one_is_named() {
@@ -139,5 +160,29 @@ mod tests {
         let environment = Environment::new([("TOKEN".into(), "s3cret".into()), ("ONE".into(), "1".into())]);
         let secrets = environment.secrets_in("Bearer ${env:TOKEN:-x} ${env:ONE} ${env:OTHER}");
         assert_eq!(secrets.hide("no s3cret for 1"), "no ${env:TOKEN} for 1");
+    }
+
+    #[test]
+    fn what_is_written_in_a_transport_is_hidden() {
+        let stdio = Transport::Stdio(StdioTransport {
+            command: "x".to_owned(),
+            args: ["--api-key", "argument-1", "--token=argument-2", "--level", "harmless-word"]
+                .map(str::to_owned)
+                .into(),
+            env: [("KEY".to_owned(), "variable-1".to_owned())].into(),
+            cwd: None,
+        });
+        assert_eq!(
+            literal_secrets(&stdio).hide("argument-1 argument-2 variable-1 harmless-word"),
+            "${env:api-key} ${env:token} ${env:KEY} harmless-word"
+        );
+        let http = Transport::Http(HttpTransport {
+            url: "http://localhost/mcp?key=a-query-value&other=${env:TOKEN}".to_owned(),
+            headers: [("Authorization".to_owned(), "Bearer a-header-value".to_owned())].into(),
+        });
+        assert_eq!(
+            literal_secrets(&http).hide("a-header-value in Bearer a-header-value, key=a-query-value&other=1"),
+            "${env:Authorization} in ${env:Authorization}, key=${env:key}&other=1"
+        );
     }
 }

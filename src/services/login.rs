@@ -174,9 +174,31 @@ pub enum LoginError {
     Store(#[from] LoginStoreError),
 }
 
+impl LoginError {
+    /// Returns the error for an address to which no token is sent. Leaves out the user and the query, which may be
+    /// secrets.
+    fn insecure_address(url: &str) -> Self {
+        let url = url.split(['?', '#']).next().unwrap_or_default();
+        let (scheme, rest) = url.split_at(url.find("://").map_or(0, |at| at + 3));
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let host = authority.rsplit('@').next().unwrap_or_default();
+        Self::InsecureAddress { url: format!("{scheme}{host}{path}") }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_insecure_address_is_shown_without_secrets() {
+        let shown = |url: &str| match LoginError::insecure_address(url) {
+            LoginError::InsecureAddress { url } => url,
+            other => panic!("{other}"),
+        };
+        assert_eq!(shown("http://me:secret@host:80/mcp/@team?key=secret#secret"), "http://host:80/mcp/@team");
+        assert_eq!(shown("host/mcp?key=secret"), "host/mcp");
+    }
 
     fn login(url: &str) -> StoredLogin {
         StoredLogin {

@@ -307,15 +307,16 @@ impl McpConnection {
     /// request" if the tool needs the newer era, so the next start uses that era. The call is not repeated, because it
     /// may have run in part.
     fn refusal(&self, error: &ErrorData) -> ToolOutcome {
+        let reason = self.client.hide_secrets(&error.message);
         let needs_newer_era = error.code == ErrorCode::INVALID_REQUEST;
         let Some(choice) = self.choice.as_ref().filter(|_| needs_newer_era) else {
-            return ToolOutcome::error(error.message.as_ref());
+            return ToolOutcome::error(reason);
         };
         choice.revise();
         self.outdated.store(true, Ordering::Relaxed);
         let version = ProtocolVersion::V_2026_07_28;
         let advice = format!("From now on skein speaks MCP {version} with the service: repeat the call");
-        ToolOutcome::error(format!("{}. {advice}", error.message))
+        ToolOutcome::error(format!("{reason}. {advice}"))
     }
 }
 

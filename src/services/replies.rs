@@ -100,6 +100,20 @@ fn ids_in(text: &str) -> impl Iterator<Item = RequestId> {
     })
 }
 
+/// Reads a line of a server while two requests wait, for the fuzzer. Returns the number of errors, and of the requests
+/// that no longer wait because of them.
+#[cfg(any(test, fuzzing))]
+pub fn count_failures(line: &[u8]) -> (usize, usize) {
+    let waiting = HashSet::from([RequestId::Number(1), RequestId::String("x".into())]);
+    let mut pending = PendingRequests(waiting.clone());
+    if let Ok(message) = serde_json::from_slice::<RxJsonRpcMessage<RoleClient>>(line) {
+        pending.note_answer(&message);
+        return (0, 0);
+    }
+    let errors = pending.fail_requests(line, "a reason").len();
+    (errors, waiting.len() - pending.0.len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -173,7 +173,7 @@ impl CheckpointKeeper for SessionCheckpoints {
 pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, CheckpointError> + Send + 'static,
 ) -> Result<T, CheckpointError> {
-    match tokio::task::spawn_blocking(work).await {
+    match crate::task::run_blocking(work).await {
         Ok(result) => result,
         Err(error) => Err(CheckpointError::Interrupted(error.to_string())),
     }

@@ -274,8 +274,13 @@ impl<C: GenericClient> Queries<'_, C> {
 pub(super) fn connect(address: &StoreAddress) -> Result<Client, StoreError> {
     let unreachable = |problem: String| StoreError::Unreachable { address: address.to_string(), problem };
     let tls = tls_settings().map_err(|error| unreachable(format!("TLS cannot be set up: {error}")))?;
-    let connected =
-        std::thread::scope(|scope| scope.spawn(|| address.config().connect(MakeRustlsConnect::new(tls))).join());
+    let connect = || {
+        let mut client = address.config().connect(MakeRustlsConnect::new(tls))?;
+        // The planner overestimates searches in large stores, and compiling a search takes longer than running it.
+        client.batch_execute("SET jit = off")?;
+        Ok::<_, postgres::Error>(client)
+    };
+    let connected = std::thread::scope(|scope| scope.spawn(connect).join());
     let connected = connected.map_err(|_| unreachable("connecting to it broke off".to_owned()))?;
     connected.map_err(|error| unreachable(format!("{}{}", problem(&error), tls_hint(address, &error))))
 }

@@ -410,7 +410,7 @@ impl Replica {
     ) -> Result<T, StoreError> {
         let free = lock(link).take();
         let mut database = free.unwrap_or_else(|| Database::new(&self.shared.address));
-        let done = tokio::task::spawn_blocking(move || {
+        let done = crate::task::run_blocking(move || {
             let result = work(&mut database);
             (database, result)
         });

@@ -206,7 +206,7 @@ impl TokenStore {
     ) -> Result<T, StoreError> {
         let rows = Arc::clone(&self.rows);
         let work = move || work(&mut **rows.lock().unwrap_or_else(PoisonError::into_inner));
-        match tokio::task::spawn_blocking(work).await {
+        match crate::task::run_blocking(work).await {
             Ok(result) => result,
             Err(error) => Err(self.unusable(error.to_string())),
         }

@@ -21,6 +21,8 @@ use sha2::{Digest as _, Sha256};
 use super::{StoreError, StorePlace};
 use cell::RowCell;
 use database_side::DatabaseSource;
+#[cfg(any(test, fuzzing))]
+pub use export_file::file_of_rows;
 use export_file::{ExportReader, ExportWriter};
 use file_side::FileSource;
 use table_list::{TABLES, TableSpec};

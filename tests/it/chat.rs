@@ -350,6 +350,7 @@ fn ctrl_z_does_not_stop_it_at_the_prompt_or_in_a_turn() {
         go: Arc::clone(&wait),
     });
     let terminal = talking(&sandbox, &model, SIZE, &[]);
+    terminal.waits_for_input();
     terminal.press(&["C-z"]);
     terminal.enter("count");
     terminal.shows("One");
@@ -454,6 +455,7 @@ fn consent_for_the_project_is_kept_in_the_config() {
     terminal.shows("kept in your config");
     terminal.shows(TOOK);
     assert!(read(sandbox.path("config/config.yaml")).contains("touch made.txt"));
+    terminal.waits_for_input();
     terminal.press(&["C-d"]);
     terminal.shows("[exit 0]");
 }
@@ -473,6 +475,7 @@ fn ctrl_c_cancels_a_turn_and_a_question_and_never_the_program() {
     });
     // In a sandbox the command would write another process id.
     let terminal = talking(&sandbox, &model, SIZE, &["--approval", "ask", "--sandbox", "off"]);
+    terminal.waits_for_input();
     terminal.press(&["C-c"]);
     terminal.shows("Ctrl-D or /quit leaves");
     terminal.enter("hang");
@@ -677,19 +680,22 @@ fn text_of_many_lines_is_pasted_and_typed_as_one_prompt() {
     terminal.paste("first line\nsecond line\n");
     terminal.shows("second line");
     assert!(model.requests().is_empty(), "a paste sends nothing");
-    terminal.enter("third");
+    terminal.type_line("third");
     terminal.shows(TOOK);
     assert!(asked(&model.requests()[0]).contains(r"first line\nsecond line\nthird"), "{:?}", model.requests()[0]);
+    terminal.waits_for_input();
     terminal.press(&["a", "C-j", "b", "M-Enter", "c"]);
-    terminal.enter("\\");
-    terminal.enter("d");
+    terminal.type_line("\\");
+    terminal.type_line("d");
     terminal.shows_times(TOOK, 2);
     assert!(asked(&model.requests()[1]).contains(r"a\nb\nc\nd"), "{:?}", model.requests()[1]);
     // The arrow brings it back, whole, also in a later session.
+    terminal.waits_for_input();
     terminal.press(&["C-d"]);
     terminal.shows("[exit 0]");
     drop(terminal);
     let terminal = talking(&sandbox, &model, SIZE, &[]);
+    terminal.waits_for_input();
     terminal.press(&["Up", "Enter"]);
     terminal.shows(TOOK);
     assert!(asked(&model.requests()[2]).contains(r"a\nb\nc\nd"), "{:?}", model.requests()[2]);
@@ -704,8 +710,10 @@ fn commands_and_paths_are_completed() {
     sandbox.write("project/notes/todo.txt", "buy bread");
     let model = ScriptedModel::new(|_| says("Fine."));
     let terminal = talking(&sandbox, &model, SIZE, &[]);
+    terminal.waits_for_input();
     terminal.press(&["/", "m", "o", "d", "e", "Space", "c", "o", "d", "Tab", "q", "Tab", "Enter"]);
     terminal.shows("coding/qa continues this session");
+    terminal.waits_for_input();
     terminal.press(&["s", "e", "e", "Space", "@", "n", "Tab", "t", "Tab", "Enter"]);
     terminal.shows("Fine.");
     assert!(model.requests()[0].to_string().contains("buy bread"), "{}", model.requests()[0]);
@@ -777,8 +785,7 @@ fn a_session_is_picked_from_those_of_the_folder() {
     for prompt in ["about apples", "about pears"] {
         let terminal = talking(&sandbox, &model, SIZE, &[prompt]);
         terminal.shows(TOOK);
-        // Before the prompt waits for keys, the terminal itself would take Ctrl-D.
-        eventually("the prompt waits", || terminal.screen().trim_end().ends_with('›'));
+        terminal.waits_for_input();
         terminal.press(&["C-d"]);
         terminal.shows("[exit 0]");
     }
@@ -786,9 +793,9 @@ fn a_session_is_picked_from_those_of_the_folder() {
     terminal.shows("Which one?");
     let screen = terminal.screen();
     assert!(screen.contains("  1  about pears") && screen.contains("  2  about apples"), "{screen}");
-    terminal.enter("9");
+    terminal.type_line("9");
     terminal.shows("from 1 to 2");
-    terminal.enter("2");
+    terminal.type_line("2");
     terminal.shows("› about apples");
     terminal.enter("go on");
     terminal.shows(TOOK);

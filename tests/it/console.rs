@@ -18,6 +18,18 @@ impl<'a> Browser<'a> {
     pub(crate) fn log_in(server: &'a Server, token: &str) -> Self {
         let answer = post_login(server, token);
         assert_eq!(answer.status, 303, "{answer:?}");
+        Self::with_cookie(server, &answer)
+    }
+
+    /// Logs in as `local`, with the line that `skein console --no-browser` prints.
+    pub(crate) fn log_in_with_code(server: &'a Server, line: &str) -> Self {
+        let code = line.rsplit('#').next().expect("a code");
+        let answer = server.request("POST", "/console/login/code", &[SAME_SITE], &form(&[("code", code)]));
+        assert_eq!(answer.status, 204, "{answer:?}");
+        Self::with_cookie(server, &answer)
+    }
+
+    fn with_cookie(server: &'a Server, answer: &HttpAnswer) -> Self {
         let cookie = answer.header("set-cookie").expect("a cookie").split(';').next().unwrap().to_owned();
         let mut browser = Self { server, cookie, csrf: String::new() };
         let page = browser.get("/console/sessions");
@@ -426,6 +438,85 @@ fn the_stream_of_a_browser_ends_with_its_login() {
     assert_eq!(browser.post("/console/logout", &[]).status, 303);
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).expect("the stream ends");
+}
+
+/// An event stream of the console.
+struct StreamText {
+    stream: std::net::TcpStream,
+}
+
+impl StreamText {
+    fn open(browser: &Browser<'_>, query: &str) -> Self {
+        use std::io::Write as _;
+        let mut stream = browser.server.connect();
+        let head = format!("GET /console/events?{query} HTTP/1.1\r\nhost: {}\r\n", browser.server.address);
+        write!(stream, "{head}cookie: {}\r\nconnection: close\r\n\r\n", browser.cookie).unwrap();
+        Self { stream }
+    }
+
+    /// Reads until all words have come, in any order. Returns what was read.
+    fn read_until(&mut self, words: &[&str]) -> String {
+        use std::io::Read as _;
+        let mut seen = String::new();
+        while !words.iter().all(|word| seen.contains(word)) {
+            let mut buffer = [0; 4096];
+            let count = self.stream.read(&mut buffer).unwrap();
+            assert!(count > 0, "the stream ended before {words:?}: {seen}");
+            seen.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+        seen
+    }
+}
+
+/// A page that asked again and again would use up the limit of its token.
+#[test]
+fn open_pages_get_changes_without_requests() {
+    let sandbox = Sandbox::new();
+    let manifest = |description: &str| {
+        let http = "transport: {http: {url: 'http://127.0.0.1:9/'}}";
+        format!("version: 1\nkind: service\nname: web\ndescription: {description}\n{http}\n")
+    };
+    sandbox.write("config/services/web.yaml", &manifest("Reads pages."));
+    let server = start(&sandbox, &echo());
+    let root = sandbox.path("project").to_string_lossy().into_owned();
+    let token = token(&sandbox, "chief", &["--admin", "--root", &root, "--requests", "4/m"]);
+    let start_time = std::time::Instant::now();
+    // The first of four requests.
+    let browser = Browser::log_in(&server, &token);
+    let shape = |text: &str, before: &str| text.split(before).nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let before = shape(&browser.get("/console/graph").body, "data-shape=\"");
+    let mut stream = StreamText::open(&browser, "page=graph&page=services%2Fweb");
+    let shown = format!("\"shape\":\"{before}\"");
+    stream.read_until(&[&shown, "\"kind\":\"service\"", "It was not started yet.", "service-log"]);
+    // At once, so that no half of the file is read.
+    sandbox.write("web.yaml", &manifest("Reads more pages."));
+    std::fs::rename(sandbox.path("web.yaml"), sandbox.path("config/services/web.yaml")).unwrap();
+    let after = shape(&stream.read_until(&["\"kind\":\"graph\"", "\"services\":"]), "\"shape\":\"");
+    assert_ne!(before, after);
+    let news = browser.get(&format!("/console/graph/states?known={before}"));
+    assert!(news.status == 200 && news.body.contains("Reads more pages."), "the fourth request: {news:?}");
+    // The limit counts the requests of one minute.
+    let last = browser.get("/console/graph").status;
+    if start_time.elapsed().as_secs() < 50 {
+        assert_eq!(last, 429);
+    }
+}
+
+/// Other principals use the processes of services, so only an administrator follows them.
+#[test]
+fn a_stream_leaves_out_pages_that_a_token_may_not_see() {
+    let sandbox = Sandbox::new();
+    let server = start(&sandbox, &echo());
+    let browser = Browser::log_in(&server, &token_for(&sandbox, "ana"));
+    let mut stream = StreamText::open(&browser, "page=services%2Fdeveloper&page=graph");
+    let mut seen = stream.read_until(&["\"kind\":\"graph\"", "\"services\":[]"]);
+    // News of the service could also come after the graph, within the next looks.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(browser.post("/console/logout", &[]).status, 303);
+    let mut rest = Vec::new();
+    std::io::Read::read_to_end(&mut stream.stream, &mut rest).expect("the stream ends");
+    seen.push_str(&String::from_utf8_lossy(&rest));
+    assert!(!seen.contains("\"kind\":\"service\""), "{seen}");
 }
 
 #[test]

@@ -258,6 +258,35 @@ fn items_of_a_list_change_with_the_keyboard_alone() {
     assert_eq!(seen["text"], text);
 }
 
+/// The login ends on the server before a form is sent. A draft has no CSRF token and no version of a file: it works with
+/// the new login, and a file that changed meanwhile is not overwritten.
+#[test]
+fn a_form_is_still_filled_in_after_the_next_login() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let file = sandbox.path("config/config.yaml");
+    sandbox.write("config/config.yaml", "version: 1\ndelegates:\n  - coding/*\n  - goose/assistant\n");
+    let (_server, origin, _) = serve(&sandbox, &echo());
+    let folder = sandbox.path("project").to_string_lossy().into_owned();
+    let [chief, deputy] = ["chief", "deputy"].map(|name| token(&sandbox, name, &["--admin", "--root", &folder]));
+    let seen = browse(&sandbox, "fields", &[&origin, &chief, &deputy, &file.display().to_string()]);
+    assert_eq!(seen["items"], json!(["n1", "0"]), "one is added and moved, one is removed: {seen}");
+    assert_eq!(seen["values"], json!(["coding/pm", "coding/qa"]), "{seen}");
+    let saved = seen["saved"].as_str().expect("a text").replace('"', "");
+    assert_eq!(saved, "version: 1\ndelegates:\n  - coding/pm\n  - coding/qa\n  - coding/sre\n", "{seen}");
+    assert_eq!(seen["sent"], false, "the draft ends when it is sent: {seen}");
+    assert_eq!(seen["fresh"], 0, "the page has the new file: {seen}");
+    assert!(seen["changed"].as_str().expect("a reason").contains("has changed on disk"), "{seen}");
+    assert!(seen["text"].as_str().expect("a text").contains("coding/backend"), "{seen}");
+    assert_eq!(crate::support::read(&file), "version: 1\nrecall: false\n", "the file of the other program stays");
+    assert_eq!(seen["rules"], "developer__shell", "{seen}");
+    assert_eq!(seen["other"], json!(["", []]), "drafts are for the one who typed them: {seen}");
+    assert_eq!(seen["cases"], json!(["coding/qa\tTest it.", true]), "{seen}");
+    assert_eq!((&seen["before"], &seen["left"]), (&json!(1), &json!([])), "{seen}");
+}
+
 #[test]
 fn a_person_corrects_a_route() {
     if !full_tests() {

@@ -154,13 +154,10 @@ fn its_modes_and_options_stand_under_its_name() {
             && find(&message["params"]["update"]["configOptions"], "echo.mode")["currentValue"] == "ask"
     });
     assert_eq!(find(&told["params"]["update"]["configOptions"], "mode")["currentValue"], "echo/default");
-    let commands = client
-        .heard()
-        .iter()
-        .rev()
-        .find(|message| message["params"]["update"]["sessionUpdate"] == "available_commands_update");
-    let commands = commands.unwrap()["params"]["update"]["availableCommands"].to_string();
-    assert!(commands.contains("shout") && commands.contains("tools"), "its commands and ours: {commands}");
+    client.wait(0, "its commands and ours", |message| {
+        let commands = message["params"]["update"]["availableCommands"].to_string();
+        commands.contains("shout") && commands.contains("tools")
+    });
     let (_, updates) = client.prompt(&session, "/shout it");
     assert_eq!(spoken(&updates), "heard: /shout it", "a command of its goes to it as it is");
 }

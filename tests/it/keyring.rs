@@ -14,17 +14,17 @@ use crate::support::model::{Answer, ScriptedModel};
 use crate::support::{Run, Sandbox, files_below, full_tests, require_full_tests};
 
 /// Not a real one.
-const KEY: &str = concat!("a-key", "-of-a-keyring-5140");
+pub(crate) const KEY: &str = concat!("a-key", "-of-a-keyring-5140");
 
 /// A desktop's session: a bus, and a keyring on it. It ends with its stdin, so also with this process.
-struct Desktop {
+pub(crate) struct Desktop {
     session: Child,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Desktop {
     #[expect(clippy::disallowed_methods, reason = "the session is what the program under test runs in")]
-    fn start(sandbox: &Sandbox) -> Self {
+    pub(crate) fn start(sandbox: &Sandbox) -> Self {
         require_full_tests("a keyring");
         let script = "printf secret | gnome-keyring-daemon --unlock --components=secrets >/dev/null 2>&1 || exit 1
             echo \"$DBUS_SESSION_BUS_ADDRESS\"; exec cat >/dev/null";
@@ -69,7 +69,7 @@ impl Drop for Desktop {
 }
 
 /// The program in a session with this bus.
-fn skein(sandbox: &Sandbox, bus: &str, base: &str, args: &[&str], input: &str) -> Run {
+pub(crate) fn skein(sandbox: &Sandbox, bus: &str, base: &str, args: &[&str], input: &str) -> Run {
     let mut command = sandbox.command(args);
     command.env("DBUS_SESSION_BUS_ADDRESS", bus).env("OPENAI_BASE_URL", base);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -84,16 +84,17 @@ fn skein(sandbox: &Sandbox, bus: &str, base: &str, args: &[&str], input: &str) -
 }
 
 /// Everything that Skein could have written, with the desktop's own files left out.
-fn files_with_the_key(sandbox: &Sandbox) -> Vec<String> {
+pub(crate) fn files_with_the_key(sandbox: &Sandbox) -> Vec<String> {
     let own = files_below(&sandbox.path("config")).into_iter().chain(files_below(&sandbox.path("data")));
     let holding =
         own.filter(|file| std::fs::read(file).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(KEY)));
     holding.map(|file| file.file_name().expect("a name").to_string_lossy().into_owned()).collect()
 }
 
-const CONFIGURE: &[&str] = &["configure", "--model", "openai:scripted", "--key-stdin", "--no-test", "--json"];
+pub(crate) const CONFIGURE: &[&str] =
+    &["configure", "--model", "openai:scripted", "--key-stdin", "--no-test", "--json"];
 
-fn kept_in(run: &Run) -> Value {
+pub(crate) fn kept_in(run: &Run) -> Value {
     assert_eq!(run.code, 0, "{run:?}");
     let told: Value = serde_json::from_str(&run.stdout).expect("stdout is JSON");
     told["key"]["in"].clone()

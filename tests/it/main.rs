@@ -202,6 +202,8 @@ mod schema_steps;
 mod scripts;
 /// Keys in every source, searched for in every place that is written.
 mod secret_canaries;
+/// Keys of clients, stored keys and keys in requests; console pages and environments of children.
+mod secret_places;
 /// The threat model in docs/security.md: every line names a test.
 mod security_doc;
 /// Modes served to an MCP client, against the wiring table.

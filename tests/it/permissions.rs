@@ -1,10 +1,13 @@
 //! Rules about calls: from the config, from the command line, with a judge, and against what bash really runs.
 #![allow(clippy::expect_used, reason = "helpers of tests fail the test")]
 
+/// Shared with the fuzzer.
+#[path = "../../fuzz/targets/real_bash.rs"]
+mod real_bash;
+
 use std::collections::HashSet;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -17,6 +20,7 @@ use skein::permissions::{Argument, Call, RuleDecision, RuleOrigin, SourcedRule, 
 
 use crate::model::{Answer, Model, calls, says};
 use crate::support::{Run, Sandbox};
+use real_bash::{is_named, programs, really_ran};
 
 // ---- what bash really runs ----
 
@@ -36,64 +40,6 @@ fn allowed(rules: &[SourcedRule], command: &str) -> bool {
         evaluate(rules, Call { tool: "developer__shell", arguments: &arguments, brought: false }),
         RuleDecision::Allow(_)
     )
-}
-
-const PROGRAMS: [&str; 15] =
-    ["safe", "ok", "evil", "if", "then", "do", "sudo", "env", "xargs", "one", "sh", "X=1", "{safe,one}", "safex", "fd"];
-
-/// A folder that is the whole PATH: each program writes its name and its arguments to a file. `0` is a folder that
-/// `printf %n PATH` leads to, with a `safe` of another name in the log.
-fn programs(folder: &Path) {
-    std::fs::create_dir_all(folder.join("bin")).expect("a folder");
-    std::fs::create_dir_all(folder.join("work/0")).expect("a folder");
-    let log = folder.join("log");
-    let script = |name: &str| {
-        format!(
-            "#!/bin/bash -p\nline={name}\nfor a in \"$@\"; do line+=\"[${{a@Q}}]\"; done\necho \"$line\" >> '{}'\n",
-            log.display()
-        )
-    };
-    let program = |file: std::path::PathBuf, script: String| {
-        std::fs::write(&file, script).expect("written");
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).expect("executable");
-    };
-    for name in PROGRAMS {
-        program(folder.join("bin").join(name), script("\"${0##*/}\""));
-    }
-    for name in ["safe", "ok"] {
-        program(folder.join("work/0").join(name), script(&format!("planted-{name}")));
-    }
-    for file in ["evil", "one", "-x", "a b"] {
-        std::fs::write(folder.join("work").join(file), "evil\n").expect("written");
-    }
-}
-
-/// The programs that ran, and the files that appeared.
-#[expect(clippy::disallowed_methods, reason = "bash is the judge of what a command line means")]
-fn really_ran(folder: &Path, command: &str) -> Vec<String> {
-    let log = folder.join("log");
-    std::fs::write(&log, "").expect("written");
-    Command::new("/usr/bin/timeout")
-        .args(["5", "/bin/bash", "-c", command])
-        .current_dir(folder.join("work"))
-        .env_clear()
-        .env("PATH", folder.join("bin"))
-        .env("x", "evil; evil")
-        .env("y", "a[$(evil)]")
-        .env("e", "evil")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .expect("bash starts");
-    let mut ran: Vec<_> = std::fs::read_to_string(&log).expect("a log").lines().map(str::to_owned).collect();
-    for entry in std::fs::read_dir(folder.join("work")).expect("a folder") {
-        let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
-        if !["evil", "one", "-x", "a b", "0"].contains(&name.as_str()) {
-            ran.push(format!("wrote {name}"));
-        }
-    }
-    ran
 }
 
 const TOKENS: &[&str] = &[
@@ -241,8 +187,7 @@ fn whatever_is_allowed_runs_only_what_the_rules_name() {
             continue;
         }
         for line in really_ran(folder.path(), &command) {
-            let named = line == "safe" || line == "safe['one']" || line == "ok" || line.starts_with("ok[");
-            assert!(named, "{command:?} is allowed and ran {line}");
+            assert!(is_named(&line), "{command:?} is allowed and ran {line}");
         }
     }
     assert!(tried.len() >= 200, "only {} commands were allowed: the test says little", tried.len());
@@ -383,8 +328,7 @@ fn no_builtin_that_is_allowed_changes_what_later_commands_run() {
             continue;
         }
         for line in really_ran(folder.path(), &command) {
-            let named = line == "safe" || line == "safe['one']" || line == "ok" || line.starts_with("ok[");
-            assert!(named, "{command:?} is allowed and ran {line}");
+            assert!(is_named(&line), "{command:?} is allowed and ran {line}");
         }
     }
     assert!(tried.len() >= 100 && refused >= 100, "{} were allowed, {refused} not", tried.len());

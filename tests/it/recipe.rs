@@ -144,7 +144,7 @@ fn at_a_terminal_missing_parameters_are_asked_for() {
     sandbox.write("project/greet.yaml", &asking.replace("instructions: |\n  Be {{ tone }}.\n", ""));
     let terminal = Terminal::start(&sandbox, None, (90, 24), &["run", "--approval", "auto", "--recipe", "greet.yaml"]);
     terminal.shows("who: Whom to greet:");
-    terminal.enter("Ada");
+    terminal.type_line("Ada");
     terminal.shows("tone: How (kind, brief) [kind]:");
     terminal.press(&["Enter"]);
     terminal.shows("Ada-kind");
@@ -191,7 +191,7 @@ fn at_a_terminal_the_services_of_a_recipe_are_asked_about() {
     for (answer, exit) in [("n", "[exit 2]"), ("y", "[exit 0]")] {
         let terminal = Terminal::start(&sandbox, None, (120, 30), &["run", "--recipe", "echo.yaml"]);
         terminal.shows("Use these services? [y/N]");
-        terminal.enter(answer);
+        terminal.type_line(answer);
         terminal.shows(exit);
     }
 }

@@ -155,6 +155,11 @@ fn the_npm_package_installs_skein_and_works_with_npx() {
         run(offline_npm("npx").args(["--yes", &spec, "--", "skein", "--version"])).trim(),
         format!("skein {VERSION}")
     );
+    // As docs/install.md says it. The package has one command, so its name may differ. Without a known switch before
+    // it, npx takes the name for the value of the last option.
+    let mut by_name = offline_npm("npx");
+    by_name.current_dir(sandbox.path("installed")).args(["--yes", "skein-agents", "--version"]);
+    assert_eq!(run(&mut by_name).trim(), format!("skein {VERSION}"));
 }
 
 /// Names in a section of Cargo.toml, without those that only a feature turns on.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use skein::broker::BindRequest;
 use skein::manifest::ApprovalLevel;
 use skein::tool::ask::{Asker, PermissionRequest, PermissionResponse};
-use skein::tool::{Notice, NoticeSink, SessionContext, SessionContextPorts};
+use skein::tool::{AuditRecord, AuditSink, Notice, NoticeSink, SessionContext, SessionContextPorts};
 
 use crate::support::acp::Acp;
 use crate::support::{Sandbox, Wired, Wiring, agent, echo, mode, servers, service, until, with};
@@ -173,6 +173,116 @@ async fn the_session_that_uses_a_service_is_asked_about_hosts() {
         let asked = json!({"host": "asked.invalid:80", "command": "service `echo`"});
         assert_eq!(asker.asked(), [asked], "equal questions become one");
         drop(binding);
+        wired.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_host_refused_without_a_user_is_asked_about_later() {
+    let wired = wired(json!({"files": "none", "network": "ask"}));
+    let absent = Answering::new(PermissionResponse::Unavailable);
+    let first = request(&wired, absent.clone(), Arc::default());
+    let session = Arc::clone(&first.session);
+    let binding = wired.bind_terms("work", first).await.expect("bound");
+    let url = json!({"url": "http://asked.invalid/"});
+    let page = wired.said(&binding, "echo__visit", url.clone()).await;
+    assert!(page.starts_with("HTTP/1.1 403") && page.contains("no one to ask"), "{page}");
+    let user = Answering::new(PermissionResponse::Allow);
+    let later = BindRequest { session, ..request(&wired, user.clone(), Arc::default()) };
+    let attended = wired.bind_terms("work", later).await.expect("bound");
+    assert_eq!(wired.runtime.pool().status().len(), 1, "the process of the service is the same");
+    let page = wired.said(&attended, "echo__visit", url).await;
+    assert!(page.starts_with("HTTP/1.1 502"), "the host is allowed, and does not exist: {page}");
+    assert_eq!((absent.asked().len(), user.asked().len()), (1, 1));
+    drop((binding, attended));
+    wired.stop().await;
+}
+
+/// The decisions of a session.
+#[derive(Default)]
+struct Decisions(Mutex<Vec<AuditRecord>>);
+
+impl AuditSink for Decisions {
+    fn record(&self, record: AuditRecord) {
+        self.0.lock().unwrap().push(record);
+    }
+}
+
+impl Decisions {
+    /// Decision, source and rule of each entry about a host that a service wanted to reach.
+    fn about_hosts(&self) -> Vec<[String; 3]> {
+        let records = self.0.lock().unwrap();
+        let of_services = records.iter().filter(|record| record.kind.as_str() == "host" && record.actor == "program");
+        let row = |record: &AuditRecord| {
+            let rule = record.rule.as_deref().unwrap_or_default();
+            [record.decision.as_str(), record.source.as_str(), rule].map(str::to_owned)
+        };
+        of_services.map(row).collect()
+    }
+}
+
+#[tokio::test]
+async fn the_audit_log_names_what_decided_about_a_service() {
+    let ask = json!({"files": "none", "network": "ask"});
+    let listed = json!({"files": "workspace", "network": ["listed.invalid"]});
+    let refuse = PermissionResponse::Refuse;
+    for (sandbox, level, answer, host, expected) in [
+        (&ask, ApprovalLevel::Auto, refuse, "any.invalid", ["allow", "level", "auto"]),
+        (&ask, ApprovalLevel::Ask, PermissionResponse::Allow, "any.invalid", ["allow", "user", "ask"]),
+        (&ask, ApprovalLevel::Ask, PermissionResponse::AllowAlways, "any.invalid", ["allow", "consent", ""]),
+        (&ask, ApprovalLevel::Ask, refuse, "any.invalid", ["refuse", "user", "ask"]),
+        (&ask, ApprovalLevel::Ask, PermissionResponse::Unavailable, "any.invalid", ["refuse", "no-user", "ask"]),
+        (&listed, ApprovalLevel::Auto, refuse, "listed.invalid", ["allow", "sandbox", "profile"]),
+        (&listed, ApprovalLevel::Auto, refuse, "any.invalid", ["refuse", "sandbox", "profile"]),
+    ] {
+        let wired = wired(sandbox.clone());
+        let decisions = Arc::new(Decisions::default());
+        let ports = SessionContextPorts { audit: decisions.clone(), ..SessionContextPorts::default() };
+        let (project, scratch) = (wired.path("project"), wired.path("scratch"));
+        let session = SessionContext::with_ports("session", project, Vec::new(), scratch, ports);
+        let asker = Answering::new(answer);
+        let request = BindRequest { session, approval: Some(level), asker, client_services: Vec::new() };
+        let binding = wired.bind_terms("work", request).await.expect("bound");
+        wired.said(&binding, "echo__visit", json!({"url": format!("http://{host}/")})).await;
+        let expected = expected.map(str::to_owned);
+        assert_eq!(decisions.about_hosts(), [expected], "{sandbox} {level:?} {answer:?} {host}");
+        drop(binding);
+        wired.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_a_level_allowed_is_judged_by_the_next_level() {
+    for (level, expected) in [
+        (ApprovalLevel::ReadOnly, ["refuse", "level", "read-only"]),
+        (ApprovalLevel::Deny, ["refuse", "level", "deny"]),
+        (ApprovalLevel::Ask, ["refuse", "user", "ask"]),
+    ] {
+        let wired = wired(json!({"files": "none", "network": "ask"}));
+        let decisions = Arc::new(Decisions::default());
+        let ports = SessionContextPorts { audit: decisions.clone(), ..SessionContextPorts::default() };
+        let (project, scratch) = (wired.path("project"), wired.path("scratch"));
+        let session = SessionContext::with_ports("session", project, Vec::new(), scratch, ports);
+        let asker = Answering::new(PermissionResponse::Refuse);
+        let request = |level| BindRequest {
+            session: Arc::clone(&session),
+            approval: Some(level),
+            asker: asker.clone(),
+            client_services: Vec::new(),
+        };
+        let binding = wired.bind_terms("work", request(ApprovalLevel::Auto)).await.expect("bound");
+        let url = json!({"url": "http://any.invalid/"});
+        let page = wired.said(&binding, "echo__visit", url.clone()).await;
+        assert!(page.starts_with("HTTP/1.1 502"), "the host is allowed, and does not exist: {page}");
+        let stricter = wired.bind_terms("work", request(level)).await.expect("bound");
+        assert_eq!(wired.runtime.pool().status().len(), 1, "the process of the service is the same");
+        // The earlier binding lets the service work at each level. The level of the latest one decides about hosts.
+        let page = wired.said(&binding, "echo__visit", url).await;
+        assert!(page.starts_with("HTTP/1.1 403"), "{level:?}: {page}");
+        let rows = [["allow", "level", "auto"], expected].map(|row| row.map(str::to_owned));
+        assert_eq!(decisions.about_hosts(), rows, "{level:?}");
+        assert_eq!(asker.asked().len(), usize::from(level == ApprovalLevel::Ask), "{level:?}");
+        drop((binding, stricter));
         wired.stop().await;
     }
 }

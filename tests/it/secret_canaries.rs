@@ -10,7 +10,7 @@ use crate::support::serve::{Server, bearer, token};
 use crate::support::{Sandbox, agent, echo, files_below, mode, service, with};
 
 /// Keys. No place may have one.
-const KEYS: [(&str, &str); 8] = [
+pub(crate) const KEYS: [(&str, &str); 8] = [
     ("the key of the model", "canary-model-5d1f0c"),
     ("a variable that manifests name", "canary-variable-8a77e2"),
     ("a variable that nobody names", "canary-unnamed-c3b91d"),
@@ -21,15 +21,15 @@ const KEYS: [(&str, &str); 8] = [
     ("a key in a file of keys", "canary-file-94ac16"),
 ];
 /// Text of the conversation. It belongs in the store, in exports and in the answer, and nowhere else.
-const PROMPT: &str = "canary-prompt-6ee1b2";
-const OUTPUT: &str = "canary-output-f0973c";
+pub(crate) const PROMPT: &str = "canary-prompt-6ee1b2";
+pub(crate) const OUTPUT: &str = "canary-output-f0973c";
 
-fn key(source: &str) -> &'static str {
+pub(crate) fn key(source: &str) -> &'static str {
     KEYS.iter().find(|(name, _)| *name == source).expect("a source").1
 }
 
 /// A machine with a key in every source.
-fn sandbox_with_keys() -> Sandbox {
+pub(crate) fn sandbox_with_keys() -> Sandbox {
     let sandbox = Sandbox::outside_tmp()
         .with("API_TOKEN", key("a variable that manifests name"))
         .with("UNRELATED_TOKEN", key("a variable that nobody names"))
@@ -62,7 +62,7 @@ fn sandbox_with_keys() -> Sandbox {
 }
 
 /// Calls a tool that repeats its argument, and then says goodbye.
-fn model() -> ScriptedModel {
+pub(crate) fn model() -> ScriptedModel {
     ScriptedModel::new(|request| {
         if has_result(request) {
             return Answer::Says(vec!["goodbye".to_owned()]);
@@ -73,7 +73,7 @@ fn model() -> ScriptedModel {
 
 /// The files below a folder that contain the text, except those whose name starts with `except`. Checkpoints are copies of
 /// the project's files.
-fn files_with(folder: &Path, text: &str, except: &str) -> Vec<String> {
+pub(crate) fn files_with(folder: &Path, text: &str, except: &str) -> Vec<String> {
     if !folder.exists() {
         return Vec::new();
     }
@@ -114,6 +114,9 @@ async fn no_key_leaves_the_place_it_came_from() {
         said.push_str(&sandbox.skein(&["sessions", "export", id, "--format", "markdown"]).stdout);
     }
     said.push_str(&sandbox.skein(&["doctor"]).whole());
+    let probe = sandbox.skein(&["--manifests", "wiring", "services", "--probe", "away"]).whole();
+    assert!(probe.contains("a server answers at"), "{probe}");
+    said.push_str(&probe);
     // The test can fail: the conversation is in the export, and the model got its key.
     assert!(said.contains(PROMPT) && said.contains(OUTPUT), "{said}");
     assert!(model.keys().iter().any(|sent| sent.contains(key("the key of the model"))));

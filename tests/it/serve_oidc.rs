@@ -450,3 +450,22 @@ fn wrong_settings_of_an_issuer_are_explained() {
     let checked = sandbox.skein(&["check"]);
     assert!(checked.whole().contains("a project's config cannot set `serve`"), "{}", checked.whole());
 }
+
+/// A replica gets the requests of the others at its internal address, which no JWT names.
+#[test]
+fn a_replica_without_a_public_url_is_noted_for_jwts() {
+    let sandbox = Sandbox::new();
+    write_config(&sandbox, "");
+    let public = "https://skein.example.com";
+    let replica = ["--store", "postgres://skein@127.0.0.1:1/skein", "--internal-listen", "127.0.0.1:0"];
+    for (audience, flags, is_noted) in
+        [(public, &[][..], true), (public, &["--public-url", public][..], false), ("skein", &[][..], false)]
+    {
+        let oidc = ["serve", "--listen", "127.0.0.1:0", "--oidc-issuer", public, "--oidc-audience", audience];
+        // No database listens there.
+        let run = sandbox.skein(&[&oidc[..], &replica, flags].concat());
+        assert_eq!(run.code, 2, "{}", run.whole());
+        let note = "start each replica with the same --public-url";
+        assert_eq!(run.stderr.contains(note), is_noted, "{audience} {flags:?}: {}", run.whole());
+    }
+}

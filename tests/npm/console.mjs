@@ -355,6 +355,89 @@ const stories = {
     return seen;
   },
 
+  // The login ends while a person fills in forms. Then the file changes, another person logs in, and that one logs out.
+  async fields([origin, token, other, file]) {
+    const { context, page } = await visit();
+    await logIn(page, origin, token);
+    const target = (name) => page.locator(`[data-fill] [name='field.delegates.${name}.to']`);
+    const button = (name) => page.getByRole("button", { name, exact: true });
+    const press = (name) => Promise.all([page.waitForEvent("load"), button(name).click()]);
+    const drafts = (tab) => tab.evaluate(() => Object.keys(sessionStorage).filter((name) => name.startsWith("draft ")));
+    // The server ends the login, and the browser has its cookie still.
+    const end = async () => {
+      const cookies = await context.cookies();
+      const csrf = await page.locator("meta[name=csrf-token]").getAttribute("content");
+      await context.request.post(`${origin}/console/logout`, { form: { csrf }, headers: { "sec-fetch-site": "same-origin" } });
+      await context.addCookies(cookies);
+    };
+    const enter = async (secret) => {
+      await page.waitForURL("**/console/login?**");
+      await page.getByLabel("Token").fill(secret);
+      await press("Log in");
+    };
+    const logInAgain = async (secret) => {
+      await page.locator("#link-state a").click();
+      await enter(secret);
+    };
+    const seen = {};
+    await page.goto(`${origin}/console/manifests/edit?file=config.yaml`);
+    await page.getByText("Fields of the schema").click();
+    await target("0").fill("coding/qa");
+    await button("Add to delegates").click();
+    await target("n1").fill("coding/pm");
+    await button("Remove: goose/assistant").click();
+    await button("Move up: new item").click();
+    await end();
+    await button("Fill in and compare").click();
+    await page.locator("#items-state", { hasText: "no longer logged in" }).waitFor(WAIT);
+    await logInAgain(token);
+    seen.items = await page.locator("[data-fill] [name='item.delegates']").evaluateAll((items) => items.map(({ value }) => value));
+    seen.values = [await target("n1").inputValue(), await target("0").inputValue()];
+    await button("Add to delegates").click();
+    await target("n2").fill("coding/sre");
+    await press("Fill in and compare");
+    await press("Save");
+    seen.saved = await readFile(file, "utf8");
+    seen.sent = (await drafts(page)).includes("draft fields config.yaml");
+    // Another program changes the file before the login.
+    await page.getByText("Fields of the schema").click();
+    await target("1").fill("coding/backend");
+    await end();
+    await writeFile(file, "version: 1\nrecall: false\n");
+    await logInAgain(token);
+    seen.fresh = await target("1").count();
+    await press("Compare it with the file");
+    seen.changed = await problem(page);
+    seen.text = await page.getByLabel("Content of the file").inputValue();
+    // Another person logs in at this browser.
+    await page.goto(`${origin}/console/rules`);
+    await page.getByLabel("Tool", { exact: true }).fill("developer__shell");
+    await end();
+    await logInAgain(token);
+    seen.rules = await page.getByLabel("Tool", { exact: true }).inputValue();
+    await end();
+    await logInAgain(other);
+    seen.other = [await page.getByLabel("Tool", { exact: true }).inputValue(), await drafts(page)];
+    // The browser itself sends this form.
+    await page.goto(`${origin}/console/routing/evaluation`);
+    await page.getByLabel("Cases").fill("coding/qa\tTest it.");
+    await page.getByLabel("Include the modes of all agents").check();
+    await end();
+    await press("Evaluate");
+    await enter(other);
+    seen.cases = [await page.getByLabel("Cases").inputValue(), await page.getByLabel("Include the modes of all agents").isChecked()];
+    // A log-out counts for all tabs.
+    const tab = await context.newPage();
+    watch(tab);
+    await tab.goto(`${origin}/console/rules`);
+    await tab.getByLabel("Tool", { exact: true }).fill("developer__shell");
+    seen.before = (await drafts(tab)).length;
+    await press("Log out");
+    await tab.waitForFunction(() => !Object.keys(sessionStorage).some((name) => name.startsWith("draft ")));
+    seen.left = await drafts(page);
+    return seen;
+  },
+
   // A person corrects a route.
   async routing([origin, token]) {
     const { page } = await visit();

@@ -21,6 +21,8 @@ use crate::tool::{AuditKind, AuditRecord, AuditSink, AuditSource, AuditVerdict, 
 const SANDBOX_NETWORK: &str = "sandbox:network";
 /// The actor of decisions about the process of a service or an external agent, which several modes may use.
 const PROGRAM: &str = "program";
+/// Maximum number of refusals of one program that the user is shown. Later ones are only in the logs.
+const MAX_REPORTED: usize = 100;
 
 /// The gate of one session in one mode. It holds no session, because the session holds the sandboxes that use it.
 pub(in crate::broker) struct SessionHostGate {
@@ -81,6 +83,11 @@ fn basis_of_sandbox(rules: &[SourcedRule], record: &HostRecord) -> Option<AuditB
     }
 }
 
+/// Returns what an "always" answer about a host covers.
+fn subject_of(host: &RemoteHost) -> ConsentSubject {
+    ConsentSubject::of_host(SANDBOX_NETWORK, host.to_string())
+}
+
 /// Returns what decided about a host after a question, now or before.
 fn source_of_answer(state: &BrokerState, record: &HostRecord) -> AuditSource {
     match &record.refusal {
@@ -88,8 +95,7 @@ fn source_of_answer(state: &BrokerState, record: &HostRecord) -> AuditSource {
             AuditSource::NoUser
         }
         refusal => {
-            let subject = ConsentSubject::of_host(SANDBOX_NETWORK, record.host.to_string());
-            let is_known = state.consents.about(&subject) == Some(refusal.is_none());
+            let is_known = state.consents.about(&subject_of(&record.host)) == Some(refusal.is_none());
             if is_known { AuditSource::Consent } else { AuditSource::User }
         }
     }
@@ -107,6 +113,16 @@ fn log_decision(HostRecord { host, command, refusal, .. }: &HostRecord) {
 impl HostGate for SessionHostGate {
     fn rule(&self, host: &RemoteHost) -> HostRuling {
         apply_rules(&self.policy.rules, host)
+    }
+
+    fn settle(&self, host: &RemoteHost) -> Option<HostAnswer> {
+        match (self.state.consents.about(&subject_of(host)), self.judge(host)) {
+            (Some(true), _) => Some(HostAnswer::Session),
+            (_, GateDecision::Refuse(because)) => Some(HostAnswer::Forbidden(self.policy.explain(&because))),
+            (None, GateDecision::Run(_)) => Some(HostAnswer::Permitted),
+            // A later consent to a command line that names the host counts more than a refusal for the session.
+            (Some(false), GateDecision::Run(_)) | (_, GateDecision::Ask(_)) => None,
+        }
     }
 
     fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer> {
@@ -169,6 +185,10 @@ impl HostGate for ProgramHostGate {
         }
     }
 
+    fn settle(&self, host: &RemoteHost) -> Option<HostAnswer> {
+        self.session.upgrade().and_then(|state| state.current_gate())?.settle(host)
+    }
+
     fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer> {
         Box::pin(async move {
             match self.session.upgrade().and_then(|state| state.current_gate()) {
@@ -189,7 +209,9 @@ impl HostGate for ProgramHostGate {
             Some(program) => format!("{program}: {refusal}"),
             None => refusal,
         };
-        let is_new = self.reported.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone());
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = reported.len() < MAX_REPORTED && reported.insert(text.clone());
+        drop(reported);
         if is_new {
             notices.send(Notice::new(text));
         }
@@ -204,17 +226,21 @@ impl BindingGate for SessionHostGate {
 }
 
 impl SessionHostGate {
+    /// Decides about a host with the rules, the approval level and the prompts of the user.
+    fn judge(&self, host: &RemoteHost) -> GateDecision {
+        let ruling = judge_host(&self.policy.rules, host);
+        let call = HostCall { host: host.clone(), user_named: self.state.hosts.contains(host), ruling };
+        gate::judge_host(self.policy.approval(), call, RuleDecision::Silent)
+    }
+
     /// Returns what decided about a host that needed consent.
     fn basis_of_answer(&self, record: &HostRecord) -> AuditBasis {
         let source = source_of_answer(&self.state, record);
         if source == AuditSource::Consent {
             return source.into();
         }
-        let user_named = self.state.hosts.contains(&record.host);
-        let ruling = judge_host(&self.policy.rules, &record.host);
-        let call = HostCall { host: record.host.clone(), user_named, ruling };
         let of = |because: &DecisionReason, decision| AuditBasis::of(&self.policy, because, decision);
-        match (gate::judge_host(self.policy.approval(), call, RuleDecision::Silent), &record.refusal) {
+        match (self.judge(&record.host), &record.refusal) {
             (GateDecision::Run(because), None) => of(&because, AuditVerdict::Allow),
             (GateDecision::Refuse(because), Some(_)) => of(&because, AuditVerdict::Refuse),
             (GateDecision::Ask(because) | GateDecision::Run(because) | GateDecision::Refuse(because), _) => {
@@ -224,20 +250,16 @@ impl SessionHostGate {
     }
 
     async fn answer(&self, HostQuestion { host, command }: HostQuestion) -> HostAnswer {
-        let subject = ConsentSubject::of_host(SANDBOX_NETWORK, host.to_string());
-        match self.state.consents.about(&subject) {
-            Some(true) => return HostAnswer::Session,
-            Some(false) => return HostAnswer::Declined("the user refused this host for this session".to_owned()),
-            None => {}
+        // The level or a consent may have changed since the proxy asked the gate to settle.
+        if let Some(answer) = self.settle(&host) {
+            return answer;
         }
-        let ruling = judge_host(&self.policy.rules, &host);
-        let user_named = self.state.hosts.contains(&host);
-        let call = HostCall { host: host.clone(), user_named, ruling };
-        let because = match gate::judge_host(self.policy.approval(), call, RuleDecision::Silent) {
-            GateDecision::Run(_) => return HostAnswer::Once,
-            GateDecision::Refuse(because) => return HostAnswer::Declined(self.policy.explain(&because)),
-            GateDecision::Ask(because) => because,
-        };
+        let subject = subject_of(&host);
+        if self.state.consents.about(&subject) == Some(false) {
+            return HostAnswer::Declined("the user refused this host for this session".to_owned());
+        }
+        let (GateDecision::Ask(because) | GateDecision::Run(because) | GateDecision::Refuse(because)) =
+            self.judge(&host);
         let mut arguments = Map::new();
         arguments.insert("host".to_owned(), json!(host.authority()));
         if let Some(command) = command {
@@ -276,4 +298,35 @@ impl SessionHostGate {
 /// Returns true if a host rule names the host itself, not a group of hosts.
 fn is_exact(rule: &SourcedRule) -> bool {
     rule.rule.host.as_deref().is_some_and(|host| !host.contains('*'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tool::NoAuditLog;
+
+    #[derive(Default)]
+    struct CountedNotices(Mutex<usize>);
+
+    impl NoticeSink for CountedNotices {
+        fn send(&self, _: Notice) {
+            *self.0.lock().unwrap() += 1;
+        }
+    }
+
+    #[test]
+    fn a_program_that_tries_many_hosts_causes_limited_notices() {
+        let notices = Arc::new(CountedNotices::default());
+        let users = ProgramUsers::One { notices: notices.clone(), audit: Arc::new(NoAuditLog) };
+        let gate = ProgramHostGate::new(Vec::new(), users, Weak::new());
+        for number in 0..2 * MAX_REPORTED {
+            let host = RemoteHost::of_authority(&format!("host{number}.test:443")).unwrap();
+            let refusal = Some(RefusalReason::Unlisted);
+            let record = HostRecord { host, command: None, refusal, consented: false };
+            gate.record(&record);
+            gate.record(&record);
+        }
+        assert_eq!(*notices.0.lock().unwrap(), MAX_REPORTED);
+        assert_eq!(gate.reported.lock().unwrap().len(), MAX_REPORTED);
+    }
 }

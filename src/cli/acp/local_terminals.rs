@@ -78,6 +78,10 @@ impl HostGate for TerminalLimits {
         }
     }
 
+    fn settle(&self, host: &RemoteHost) -> Option<HostAnswer> {
+        NO_USER.settle(host)
+    }
+
     fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer> {
         NO_USER.ask(question)
     }

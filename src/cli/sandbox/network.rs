@@ -23,6 +23,10 @@ impl HostGate for ListOnly {
         HostRuling::Silent
     }
 
+    fn settle(&self, _: &RemoteHost) -> Option<HostAnswer> {
+        None
+    }
+
     fn ask(&self, _: HostQuestion) -> BoxFuture<'_, HostAnswer> {
         Box::pin(async { HostAnswer::Unavailable("there is no user to ask".to_owned()) })
     }

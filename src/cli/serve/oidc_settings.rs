@@ -38,6 +38,19 @@ pub(super) fn verifier(
     Ok(Some(verifier))
 }
 
+/// Notes that this server refuses JWTs that other replicas pass on, if their audience is a requested address and there
+/// is no `--public-url`. Other replicas reach the server at an address that clients do not know.
+pub(super) fn note_replicas(args: &ServeArgs, output: &mut CommandOutput) {
+    let audience = args.oidc_audience.as_deref().unwrap_or_default();
+    let is_address = ["https://", "http://"].iter().any(|scheme| audience.starts_with(scheme));
+    if is_address && args.replica.has_internal_address() && args.public_url.is_none() {
+        output.note(
+            "a JWT whose audience is the address of a request works only on the replica that got the request; \
+             start each replica with the same --public-url",
+        );
+    }
+}
+
 /// Fetches the keys of the issuer. An issuer that cannot be reached now may be reached later, so it gets a note.
 pub(super) async fn load_keys(verifier: &OidcVerifier, output: &mut CommandOutput) {
     match verifier.load_keys(Instant::now()).await {

@@ -44,6 +44,11 @@ pub(in crate::cli) struct ReplicaLaunch {
 }
 
 impl ReplicaFlags {
+    /// Returns whether other replicas can reach this one.
+    pub(super) fn has_internal_address(&self) -> bool {
+        self.internal_listen.is_some()
+    }
+
     /// Checks the flags, and listens for other replicas. `None` if the store is not shared. Fails if a flag or a setting
     /// cannot be used.
     pub(super) fn launch(

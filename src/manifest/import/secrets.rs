@@ -202,6 +202,29 @@ impl ImportedSecrets {
     }
 }
 
+/// Returns the arguments of a program that may be secrets: each value with the name of its flag or variable, or with its
+/// position. An argument with a placeholder is not among them.
+pub fn secret_arguments(args: &[String]) -> Vec<(String, String)> {
+    let flags = std::iter::once("").chain(args.iter().map(String::as_str));
+    let mut found = Vec::new();
+    for (index, (flag, argument)) in flags.zip(args).enumerate() {
+        if argument.contains("${") {
+            continue;
+        }
+        let is_credential = has_credentials(argument)
+            || names_secret(argument)
+            || (!argument.starts_with("--") && argument.split(BORDERS).any(is_key_shaped));
+        if announces(flag, argument) {
+            found.push((flag.trim_start_matches('-').to_owned(), argument.clone()));
+        } else if let Some((name, value)) = assignment(argument).filter(|(name, _)| is_telling(name)) {
+            found.push((name.trim_start_matches('-').to_owned(), value.trim().to_owned()));
+        } else if is_credential {
+            found.push((format!("argument {}", index + 1), argument.clone()));
+        }
+    }
+    found
+}
+
 /// Splits `--flag=value`, `NAME=value` or `Header: value`. `None` for other text, such as an image with a tag.
 fn assignment(argument: &str) -> Option<(&str, &str)> {
     let at = argument.find(['=', ':'])?;
@@ -300,4 +323,40 @@ fn is_key_shaped(text: &str) -> bool {
     let body = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '+' | '='));
     let mixed = text.chars().any(|c| c.is_ascii_digit()) && text.chars().any(|c| c.is_ascii_alphabetic());
     body && ((text.len() >= 24 && mixed) || (text.len() >= 12 && known.iter().any(|start| text.starts_with(start))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_that_may_be_secrets_are_found() {
+        let args = [
+            "-y",
+            "@scope/server-files@1.2.3",
+            "--api-key",
+            "first",
+            "--token=second",
+            "GITHUB_TOKEN=third",
+            "--header",
+            "Authorization: Bearer fourth",
+            "postgres://user:fifth@host/db",
+            "0123456789abcdef01234567",
+            "/home/user/some/folder-with-a-long-name-2024",
+            "--password",
+            "${env:SIXTH}",
+            "--log-level=debug",
+        ];
+        let found = secret_arguments(&args.map(str::to_owned));
+        let found: Vec<_> = found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let expected = [
+            ("api-key", "first"),
+            ("token", "second"),
+            ("GITHUB_TOKEN", "third"),
+            ("Authorization", "Bearer fourth"),
+            ("argument 9", "postgres://user:fifth@host/db"),
+            ("argument 10", "0123456789abcdef01234567"),
+        ];
+        assert_eq!(found, expected);
+    }
 }

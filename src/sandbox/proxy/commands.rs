@@ -66,7 +66,7 @@ struct RunningCommand {
     waiting: watch::Sender<usize>,
 }
 
-/// The answers to one command. Hosts are keys as of [`key`].
+/// The answers of the user to one command. Hosts are keys as of [`key`].
 #[derive(Default)]
 struct Answers {
     granted: HashSet<String>,
@@ -130,11 +130,16 @@ impl ProxyCommands {
     }
 
     /// Reports a decision to the gate, and a refusal also to the command. A refusal without a known command goes to all
-    /// commands that run.
-    pub(super) fn record(&self, host: &RemoteHost, command: Option<CommandId>, refusal: Option<&RefusalReason>) {
-        let (line, consented) = {
+    /// commands that run. `consented`: [`Self::consent`] allowed the connection.
+    pub(super) fn record(
+        &self,
+        host: &RemoteHost,
+        command: Option<CommandId>,
+        refusal: Option<&RefusalReason>,
+        consented: bool,
+    ) {
+        let line = {
             let mut state = self.state();
-            let consented = refusal.is_none() && matches!(state.earlier_answer(&key(host), command), Some(Ok(())));
             if let Some(reason) = refusal {
                 let refusal = HostRefusal { host: host.clone(), reason: reason.clone() };
                 for (id, running) in &mut state.running {
@@ -144,14 +149,18 @@ impl ProxyCommands {
                     }
                 }
             }
-            (command.and_then(|id| state.running.get(&id)).map(|running| running.line.clone()), consented)
+            command.and_then(|id| state.running.get(&id)).map(|running| running.line.clone())
         };
         self.gate.record(&HostRecord { host: host.clone(), command: line, refusal: refusal.cloned(), consented });
     }
 
-    /// Returns when the user has consented to the host, now or before. Fails if the user declines, or does not answer in
-    /// time; the question stays open then, and a later attempt gets the answer.
+    /// Returns when a rule, the approval level or the user, now or before, allows the host. Fails if one of them refuses,
+    /// or the user does not answer in time; the question stays open then, and a later attempt gets the answer.
     pub(super) async fn consent(&self, host: &RemoteHost, command: Option<CommandId>) -> Result<(), RefusalReason> {
+        // Before the earlier answers: a level that was tightened since then counts.
+        if let Some(answer) = self.gate.settle(host) {
+            return answer.refusal().map_or(Ok(()), Err);
+        }
         let mut answer = {
             let mut state = self.state();
             if let Some(known) = state.earlier_answer(&key(host), command) {
@@ -230,10 +239,16 @@ impl ProxyCommands {
                 None => Some(&mut state.background),
             };
             let Some(answers) = answers else { continue };
-            match (answer, answer.refusal()) {
-                (HostAnswer::Session, _) => {}
-                (_, Some(reason)) => drop(answers.declined.insert(key.clone(), reason)),
-                (_, None) => drop(answers.granted.insert(key.clone())),
+            match answer {
+                HostAnswer::Once => {
+                    answers.granted.insert(key.clone());
+                }
+                HostAnswer::Declined(reason) => {
+                    answers.declined.insert(key.clone(), RefusalReason::Declined(reason.clone()));
+                }
+                // The process of a service outlives a level, and the time in which no user can be asked.
+                HostAnswer::Session | HostAnswer::Permitted | HostAnswer::Forbidden(_) | HostAnswer::Unavailable(_) => {
+                }
             }
         }
     }

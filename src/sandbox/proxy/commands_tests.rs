@@ -9,11 +9,23 @@ use crate::sandbox::proxy::gate::HostRuling;
 /// A gate whose questions the test answers.
 struct TestGate {
     questions: mpsc::UnboundedSender<(HostQuestion, tokio::sync::oneshot::Sender<HostAnswer>)>,
+    /// What a rule or the level says about every host.
+    settled: Mutex<Option<HostAnswer>>,
+}
+
+impl TestGate {
+    fn settle_with(&self, answer: Option<HostAnswer>) {
+        *self.settled.lock().unwrap() = answer;
+    }
 }
 
 impl HostGate for TestGate {
     fn rule(&self, _: &RemoteHost) -> HostRuling {
         HostRuling::Silent
+    }
+
+    fn settle(&self, _: &RemoteHost) -> Option<HostAnswer> {
+        self.settled.lock().unwrap().clone()
     }
 
     fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer> {
@@ -27,10 +39,18 @@ impl HostGate for TestGate {
 
 type Questions = mpsc::UnboundedReceiver<(HostQuestion, tokio::sync::oneshot::Sender<HostAnswer>)>;
 
+/// Commands whose user decides about every host.
 fn commands() -> (Arc<ProxyCommands>, Questions) {
+    let (commands, questions, _) = settling_commands();
+    (commands, questions)
+}
+
+/// Commands with their gate, which the test lets settle hosts.
+fn settling_commands() -> (Arc<ProxyCommands>, Questions, Arc<TestGate>) {
     let (questions, receiver) = mpsc::unbounded_channel();
-    let gate = Arc::new(TestGate { questions });
-    (ProxyCommands::new(gate, TaskScope::new(), Duration::from_secs(30)), receiver)
+    let gate = Arc::new(TestGate { questions, settled: Mutex::default() });
+    let asked = Arc::clone(&gate) as Arc<dyn HostGate>;
+    (ProxyCommands::new(asked, TaskScope::new(), Duration::from_secs(30)), receiver, gate)
 }
 
 fn host(authority: &str) -> RemoteHost {
@@ -109,6 +129,27 @@ async fn a_refusal_of_the_user_lasts_as_long_as_the_command() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refusal_without_a_user_holds_for_one_attempt() {
+    let (commands, mut questions) = commands();
+    let service = commands.begin("service `echo`".into(), &[]);
+    let server = host("a.test:443");
+    for process in [Some(service.id()), None] {
+        for (answer, refusal) in [
+            (HostAnswer::Unavailable("there is no user".into()), RefusalReason::NoUser("there is no user".into())),
+            (HostAnswer::Forbidden("the level".into()), RefusalReason::Declined("the level".into())),
+        ] {
+            let alone = async { questions.recv().await.unwrap().1.send(answer).unwrap() };
+            assert_eq!(tokio::join!(commands.consent(&server, process), alone).0, Err(refusal));
+        }
+    }
+    // Now a user is there, and the answer lasts.
+    let yes = async { questions.recv().await.unwrap().1.send(HostAnswer::Once).unwrap() };
+    assert_eq!(tokio::join!(commands.consent(&server, Some(service.id())), yes).0, Ok(()));
+    assert_eq!(commands.consent(&server, Some(service.id())).await, Ok(()));
+    assert!(questions.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
 async fn hosts_of_a_consented_command_line_cause_no_question() {
     let (commands, mut questions) = commands();
     let command = commands.begin("curl https://a.test".into(), &[host("a.test:443")]);
@@ -143,6 +184,40 @@ async fn open_questions_are_bounded() {
     }
     let one_more = commands.consent(&host("more.test:443"), Some(command.id())).await;
     assert_eq!(one_more, Err(RefusalReason::TooManyQuestions));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_of_the_level_holds_for_one_connection() {
+    let (commands, mut questions, gate) = settling_commands();
+    let service = commands.begin("service `echo`".into(), &[]);
+    let server = host("a.test:443");
+    gate.settle_with(Some(HostAnswer::Permitted));
+    assert_eq!(commands.consent(&server, Some(service.id())).await, Ok(()));
+    gate.settle_with(Some(HostAnswer::Forbidden("the level".into())));
+    let forbidden = Err(RefusalReason::Declined("the level".into()));
+    assert_eq!(commands.consent(&server, Some(service.id())).await, forbidden);
+    assert!(questions.try_recv().is_err(), "the level asks nothing");
+    // The level asks now.
+    gate.settle_with(None);
+    let yes = async { questions.recv().await.unwrap().1.send(HostAnswer::Once).unwrap() };
+    assert_eq!(tokio::join!(commands.consent(&server, Some(service.id())), yes).0, Ok(()));
+    assert_eq!(commands.consent(&server, Some(service.id())).await, Ok(()));
+    // A stricter level counts more than an earlier answer of the user.
+    gate.settle_with(Some(HostAnswer::Forbidden("the level".into())));
+    assert_eq!(commands.consent(&server, Some(service.id())).await, forbidden);
+}
+
+#[tokio::test(start_paused = true)]
+async fn decisions_of_the_level_are_no_open_questions() {
+    let (commands, _questions, gate) = settling_commands();
+    let command = commands.begin("crawl".into(), &[]);
+    for number in 0..MAX_QUESTIONS {
+        let host = host(&format!("host{number}.test:443"));
+        assert_eq!(commands.consent(&host, Some(command.id())).await, Err(RefusalReason::Unanswered));
+    }
+    gate.settle_with(Some(HostAnswer::Permitted));
+    assert_eq!(commands.consent(&host("more.test:443"), Some(command.id())).await, Ok(()));
+    assert_eq!(commands.consent(&host("host0.test:443"), Some(command.id())).await, Ok(()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -194,8 +269,8 @@ async fn connections_belong_to_the_named_or_the_only_command() {
     assert_eq!(commands.find(Some("command-99")), None);
     assert_eq!(commands.find(None), None);
     // Without a known command, each may be the one.
-    commands.record(&host("a.test:443"), None, Some(&RefusalReason::Unlisted));
-    commands.record(&host("b.test:443"), Some(first.id()), Some(&RefusalReason::Profile));
+    commands.record(&host("a.test:443"), None, Some(&RefusalReason::Unlisted), false);
+    commands.record(&host("b.test:443"), Some(first.id()), Some(&RefusalReason::Profile), false);
     let shown = |command: &CommandNetwork| command.refusals().iter().map(ToString::to_string).collect::<Vec<_>>();
     let unlisted = "refused by the sandbox: a.test:443 (the sandbox profile does not list this host)";
     assert_eq!(shown(&second), [unlisted]);

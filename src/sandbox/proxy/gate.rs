@@ -10,6 +10,10 @@ pub trait HostGate: Send + Sync {
     /// Evaluates the host rules of the user.
     fn rule(&self, host: &RemoteHost) -> HostRuling;
 
+    /// Decides about a host without a question: by a consent for the session, a rule or the approval level. Returns `None`
+    /// if the user must decide. Each connection asks this again, because the level may change while a process runs.
+    fn settle(&self, host: &RemoteHost) -> Option<HostAnswer>;
+
     /// Asks the user about a host. The proxy drops the future when all commands that need the answer have ended.
     fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer>;
 
@@ -40,16 +44,20 @@ pub struct HostQuestion {
     pub command: Option<String>,
 }
 
-/// The user's answer.
+/// The answer to a question. The texts are reasons for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostAnswer {
-    /// Until the command ends.
+    /// The user allows the host, until the command ends.
     Once,
-    /// Until the session ends.
+    /// The user allows the host, until the session ends.
     Session,
-    /// No, with the reason for the model.
+    /// A rule or the approval level allows this connection. The level may change, so the next one is decided again.
+    Permitted,
+    /// The user refuses, until the command ends.
     Declined(String),
-    /// There is no user to ask. The text is the reason for the model.
+    /// A rule or the approval level refuses this connection. The level may change, so the next one is decided again.
+    Forbidden(String),
+    /// There is no user to ask about this connection. The next one asks again.
     Unavailable(String),
 }
 
@@ -57,8 +65,10 @@ impl HostAnswer {
     /// Returns the reason of a refusal. `None` if the answer allows the host.
     pub(super) fn refusal(&self) -> Option<RefusalReason> {
         match self {
-            HostAnswer::Once | HostAnswer::Session => None,
-            HostAnswer::Declined(reason) => Some(RefusalReason::Declined(reason.clone())),
+            HostAnswer::Once | HostAnswer::Session | HostAnswer::Permitted => None,
+            HostAnswer::Declined(reason) | HostAnswer::Forbidden(reason) => {
+                Some(RefusalReason::Declined(reason.clone()))
+            }
             HostAnswer::Unavailable(reason) => Some(RefusalReason::NoUser(reason.clone())),
         }
     }

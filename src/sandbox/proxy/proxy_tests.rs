@@ -54,6 +54,10 @@ impl HostGate for TestGate {
         found.map_or(HostRuling::Silent, |(_, ruling)| ruling.clone())
     }
 
+    fn settle(&self, _: &RemoteHost) -> Option<HostAnswer> {
+        None
+    }
+
     fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer> {
         self.asked.lock().unwrap().push(question.host.authority());
         Box::pin(async {

@@ -138,7 +138,7 @@ fn row(login: &Login, request: &ShownRequest) -> Markup {
 
 fn answers(login: &Login, request: &ShownRequest) -> Markup {
     html! {
-        form method="post" action={ "/console/approvals/" (request.number) } class="row" {
+        form method="post" action={ "/console/approvals/" (request.number) } class="row" data-draft=[draft_key(request)] {
             (csrf_field(login))
             @match &request.kind {
                 RequestKind::Permission(permission) => {
@@ -166,6 +166,12 @@ fn answers(login: &Login, request: &ShownRequest) -> Markup {
             }
         }
     }
+}
+
+/// Identifies a form among the drafts that the browser keeps. `None` if the request has no form.
+fn draft_key(request: &ShownRequest) -> Option<String> {
+    let RequestKind::Elicitation(question) = &request.kind else { return None };
+    matches!(question.kind, ElicitationKind::Fields(_)).then(|| format!("request {}", request.number))
 }
 
 fn option_class(allows: bool) -> &'static str {

@@ -29,7 +29,7 @@ const MAX_CASES: usize = 5_000;
 
 /// Shows the form.
 pub(super) async fn show(Extension(login): Extension<Arc<Login>>) -> Response {
-    evaluation_page(&login, StatusCode::OK, "", &html! {})
+    evaluation_page(&login, StatusCode::OK, &FormFields::default(), &html! {})
 }
 
 /// Evaluates the router on the cases of the form.
@@ -41,7 +41,7 @@ pub(super) async fn run(
     let text = form.get("cases").unwrap_or_default().replace("\r\n", "\n");
     let refused = |status: StatusCode, problem: &str| {
         let markup = html! { p class="problem" role="alert" { (display_text(problem)) } };
-        Ok(evaluation_page(&login, status, &text, &markup))
+        Ok(evaluation_page(&login, status, &form, &markup))
     };
     let wrong = |problem: &str| refused(StatusCode::UNPROCESSABLE_ENTITY, problem);
     let project = home_project(&state, &login.token).await?;
@@ -64,7 +64,7 @@ pub(super) async fn run(
         tracing::error!(%error, "the router cannot be evaluated");
         ConsoleProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "The router cannot be evaluated at the moment.")
     })?;
-    Ok(evaluation_page(&login, StatusCode::OK, &text, &result(&measured)))
+    Ok(evaluation_page(&login, StatusCode::OK, &form, &result(&measured)))
 }
 
 /// Runs work that computes for a while, on another thread. `None` if the place is taken. The work has the place until it
@@ -90,21 +90,25 @@ fn case_problem(line: usize, error: &CaseError) -> String {
     }
 }
 
-fn evaluation_page(login: &Login, status: StatusCode, text: &str, result: &Markup) -> Response {
+/// Returns the page with what was sent, so that the browser keeps no draft of it.
+fn evaluation_page(login: &Login, status: StatusCode, sent: &FormFields, result: &Markup) -> Response {
     let body = html! {
         p { a href="/console/routing" { "Routing" } }
         h1 { "Evaluation of the router" }
-        form method="post" action=(PATH) class="stack" {
+        form method="post" action=(PATH) class="stack" data-draft="evaluation" {
             (csrf_field(login))
             label { "Cases"
                 // A parser of HTML drops the first line break.
-                textarea name="cases" class="mono" spellcheck="false" aria-describedby="cases-hint" required { "\n" (text) }
+                textarea name="cases" class="mono" spellcheck="false" aria-describedby="cases-hint" required { "\n" (sent.get("cases").unwrap_or_default().replace("\r\n", "\n")) }
             }
             p class="hint" id="cases-hint" {
                 "Each line is a mode, a tab and a prompt, with - as the mode of prompts that belong nowhere. "
                 "Nothing runs and nothing is stored."
             }
-            label class="choice" { input type="checkbox" name="all" value="1"; " Include the modes of all agents" }
+            label class="choice" {
+                input type="checkbox" name="all" value="1" checked[sent.get("all").is_some()];
+                " Include the modes of all agents"
+            }
             button type="submit" { "Evaluate" }
         }
         (result)

@@ -1,6 +1,6 @@
-//! `GET /console/events`: the one event stream of a browser, for the sessions that its tabs show and for the number of
-//! open requests. `GET /console/socket` has the same updates for one tab, over WebSocket: browsers allow few HTTP/1.1
-//! connections per host, but many WebSockets.
+//! `GET /console/events`: the one event stream of a browser, for the sessions and pages that its tabs show and for the
+//! number of open requests. `GET /console/socket` has the same updates for one tab, over WebSocket: browsers allow few
+//! HTTP/1.1 connections per host, but many WebSockets.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use super::form::FormFields;
 use super::layout::ConsoleProblem;
 use super::logins::Login;
 use super::open_session::{self, ConsoleSessions};
+use super::page_updates::{LivePage, send_news};
 use super::remote_changes::send_changes;
 
 /// Sessions that one stream may watch.
@@ -33,7 +34,7 @@ const MAX_MESSAGE: usize = 4 << 10;
 /// How long a browser may take to read an update.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Opens the stream. `watch` names each session. A session that the login may not see is left out.
+/// Opens the stream. `watch` names each session, and `page` each page. What the login may not see is left out.
 pub(super) async fn open(
     State(state): State<Arc<ServerState>>,
     Extension(login): Extension<Arc<Login>>,
@@ -101,7 +102,7 @@ struct WatchedSessions {
     state: Arc<ServerState>,
     stream: StreamSender,
     ids: Vec<String>,
-    /// Ends the tasks that follow sessions of other replicas.
+    /// Ends the tasks that follow pages, and sessions of other replicas.
     _end: DropGuard,
 }
 
@@ -119,6 +120,8 @@ impl Drop for WatchedSessions {
 struct StreamReader {
     watched: WatchedSessions,
     updates: mpsc::Receiver<Value>,
+    /// The tasks that follow pages have the other end.
+    pages: mpsc::Receiver<Value>,
     requests: watch::Receiver<u64>,
     login: Arc<Login>,
 }
@@ -152,10 +155,20 @@ impl StreamReader {
                 watched.ids.push(id);
             }
         }
+        let (page_sender, pages) = mpsc::channel(1);
+        for page in LivePage::all_of(&query) {
+            // Over the limit of the login, a page shows no changes until it is loaded.
+            let Some(place) = login.follow_page() else { break };
+            let news = send_news(Arc::clone(state), Arc::clone(&login), page, page_sender.clone(), ended.clone());
+            state.scope.spawn(async move {
+                news.await;
+                drop(place);
+            });
+        }
         let mut requests = state.parts.console.requests.changes();
         // The first update is the number of requests that are open already.
         requests.mark_changed();
-        Ok(Self { watched, updates, requests, login })
+        Ok(Self { watched, updates, pages, requests, login })
     }
 
     /// Returns whether the login may see an update. The mode of its session may have changed since the stream began.
@@ -183,6 +196,7 @@ impl StreamReader {
                 let update = update?;
                 Some(if self.admits(&update) { StreamUpdate::Data(update) } else { StreamUpdate::KeepAlive })
             }
+            Some(news) = self.pages.recv() => Some(StreamUpdate::Data(news)),
             () = tokio::time::sleep(KEEP_ALIVE) => Some(StreamUpdate::KeepAlive),
         }
     }

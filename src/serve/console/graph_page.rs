@@ -1,13 +1,13 @@
 //! The service graph: agents, modes and services, the tools of a mode and why others are absent, and the drawing.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use maud::{Markup, html};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::ServerState;
 use super::assets::checksum;
@@ -37,7 +37,9 @@ pub(super) async fn show(
             label class="grow" { "Filter" input type="search" data-filter=".filtered" autocomplete="off"; }
             a href="/console/graph.svg" download="skein-graph.svg" { "Export as SVG" }
         }
-        div id="graph" data-shape=(shape(&login, plan)) { (graph(&login, plan, &running_services(&state, &login))) }
+        div id="graph" data-page="graph" data-shape=(shape(&login, plan)) {
+            (graph(&login, plan, &running_services(&state, &login)))
+        }
     };
     Ok(page(&login, Section::Graph, "Graph", &body))
 }
@@ -61,8 +63,32 @@ fn shape(login: &Login, plan: &Plan) -> String {
     format!("{:x}", checksum(&graph(login, plan, &[]).0))
 }
 
-/// Returns the states of the services, for a page that is open. If the page does not know the current agents, modes and
-/// services, returns the graph too.
+/// The last shape that was sent to a page, so that an unchanged plan is not rendered again.
+#[derive(Debug, Default)]
+pub(super) struct KnownShape {
+    /// Keeps the address of the plan from another use.
+    plan: Weak<Plan>,
+    shape: String,
+}
+
+impl KnownShape {
+    fn of_plan(&mut self, login: &Login, plan: &Arc<Plan>) -> &str {
+        if !std::ptr::eq(self.plan.as_ptr(), Arc::as_ptr(plan)) {
+            *self = Self { plan: Arc::downgrade(plan), shape: shape(login, plan) };
+        }
+        &self.shape
+    }
+}
+
+/// Returns the states of the services and the shape of the graph, for a page that is open.
+pub(super) async fn news(state: &ServerState, login: &Login, known: &mut KnownShape) -> Result<Value, ConsoleProblem> {
+    let project = home_project(state, &login.token).await?;
+    let services = service_states(&running_services(state, login));
+    Ok(json!({"kind": "graph", "shape": known.of_plan(login, project.broker.plan()), "services": services}))
+}
+
+/// Returns the states of the services. If the page does not know the current agents, modes and services, returns the
+/// graph too.
 pub(super) async fn states(
     State(state): State<Arc<ServerState>>,
     Extension(login): Extension<Arc<Login>>,
@@ -74,23 +100,25 @@ pub(super) async fn states(
     let shape = shape(&login, plan);
     let is_known = FormFields::of_query(query.as_deref()).get("known") == Some(shape.as_str());
     let html = (!is_known).then(|| graph(&login, plan, &running).into_string());
+    let news = json!({"shape": shape, "html": html, "services": service_states(&running)});
+    Ok(([(header::CONTENT_TYPE, "application/json")], news.to_string()).into_response())
+}
+
+/// Returns the state of each running service as JSON.
+fn service_states(running: &[(ServiceName, ServiceStatus)]) -> Vec<Value> {
     let mut names: Vec<_> = running.iter().map(|(name, _)| name).collect();
     names.dedup();
-    let states: Vec<_> = names
-        .into_iter()
-        .map(|name| {
-            let summary = ProcessSummary::of(&running, name);
-            json!({
-                "name": name,
-                "state": summary.state,
-                "leases": summary.leases,
-                "restarts": summary.restarts,
-                "problem": summary.problem.map(display_text),
-            })
+    let state_of = |name: &ServiceName| {
+        let summary = ProcessSummary::of(running, name);
+        json!({
+            "name": name,
+            "state": summary.state,
+            "leases": summary.leases,
+            "restarts": summary.restarts,
+            "problem": summary.problem.map(display_text),
         })
-        .collect();
-    let news = json!({"shape": shape, "html": html, "services": states});
-    Ok(([(header::CONTENT_TYPE, "application/json")], news.to_string()).into_response())
+    };
+    names.into_iter().map(state_of).collect()
 }
 
 /// Sends the drawing.

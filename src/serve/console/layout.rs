@@ -79,7 +79,7 @@ pub(super) fn page(login: &Login, section: Section, title: &str, body: &Markup) 
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
-            (head(title, &login.csrf))
+            (head(title, principal, &login.csrf))
             body {
                 a class="skip" href="#main" { "Skip to the content" }
                 header class="top" {
@@ -127,11 +127,12 @@ pub(super) fn public_page(status: StatusCode, title: &str, scripts: &[&str], bod
     html_response(status, &markup)
 }
 
-fn head(title: &str, csrf: &str) -> Markup {
+fn head(title: &str, principal: &str, csrf: &str) -> Markup {
     html! {
         head {
             (common_head(title))
             meta name="csrf-token" content=(csrf);
+            meta name="principal" content=(principal);
             meta name="events-worker" content=(asset_address("events-worker.js"));
             script src=(asset_address("console.js")) defer {}
         }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::super::authenticator::ActiveToken;
@@ -26,6 +27,8 @@ const MAX_ATTEMPTS: usize = 5;
 const MAX_ADDRESSES: usize = 10_000;
 /// Logins at once. The one that was unused for the longest time makes room for a new one.
 const MAX_LOGINS: usize = 1_000;
+/// Pages that all event streams of a login follow together.
+const MAX_FOLLOWED: usize = 16;
 /// Random bytes of a cookie, a code and a CSRF token.
 const SECRET_BYTES: usize = 32;
 
@@ -37,6 +40,20 @@ pub(in crate::serve) struct Login {
     pub(super) csrf: String,
     /// Cancelled when the login ends. Event streams of the browser end with it.
     pub(super) ended: CancellationToken,
+    /// A place for each page that its event streams may follow.
+    followed: Arc<Semaphore>,
+}
+
+impl Login {
+    fn new(token: Arc<ActiveToken>, csrf: String) -> Self {
+        Self { token, csrf, ended: CancellationToken::new(), followed: Arc::new(Semaphore::new(MAX_FOLLOWED)) }
+    }
+
+    /// Takes a place for a page that an event stream follows, until the permit is dropped. `None` if all are taken: a
+    /// follower looks again and again, which no limit of requests counts.
+    pub(super) fn follow_page(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.followed).try_acquire_owned().ok()
+    }
 }
 
 /// Whether a request keeps its login alive.
@@ -102,7 +119,7 @@ impl LoginTable {
 
     /// Adds the login of a cookie that is known already.
     pub(super) fn restore(&self, cookie: &str, token: Arc<ActiveToken>, csrf: String, now: Instant) -> Arc<Login> {
-        let login = Arc::new(Login { token, csrf, ended: CancellationToken::new() });
+        let login = Arc::new(Login::new(token, csrf));
         let mut state = self.state();
         state.remove_ended(now);
         if state.logins.len() >= MAX_LOGINS {
@@ -271,6 +288,17 @@ mod tests {
         assert_eq!(table.state().logins.len(), MAX_LOGINS);
         assert!(logins[0].1.ended.is_cancelled() && table.find(&logins[0].0, LoginUse::Passive, now).is_none());
         assert!(logins[1..].iter().all(|(_, login)| !login.ended.is_cancelled()));
+    }
+
+    #[test]
+    fn the_streams_of_a_login_follow_a_limited_number_of_pages() {
+        let (table, now) = (LoginTable::default(), Instant::now());
+        let [login, other] = [0, 1].map(|_| table.add(Arc::new(ActiveToken::local()), now).unwrap().1);
+        let mut places: Vec<_> = (0..MAX_FOLLOWED).map(|_| login.follow_page().expect("a free place")).collect();
+        assert!(login.follow_page().is_none());
+        assert!(other.follow_page().is_some(), "each login has its own places");
+        places.pop();
+        assert!(login.follow_page().is_some());
     }
 
     #[test]

@@ -129,7 +129,8 @@ pub(super) async fn edit(
     let path = path_of(&fields)?;
     let stored = read(&state, &path).await?;
     let text = stored.as_ref().map_or_else(|| path.template(), |stored| stored.text.replace("\r\n", "\n"));
-    let draft = ManifestDraft { path, base: stored.as_ref().map(|stored| stored.version.clone()), text };
+    let base = stored.as_ref().map(|stored| stored.version.clone());
+    let draft = ManifestDraft { path, base, text, applied: None };
     let check = check(&state, &draft).await?;
     let notice = fields.get("saved").filter(|_| stored.is_some()).map(|_| EditorNotice::Saved);
     Ok(EditorView { draft: &draft, stored: stored.as_ref(), check: &check, notice }.page(&login, StatusCode::OK))
@@ -233,6 +234,8 @@ struct ManifestDraft {
     /// The version of the file that the text was made from. `None` if there was no file.
     base: Option<String>,
     text: String,
+    /// Identifies the fields that were applied to the text, among the drafts that the browser keeps.
+    applied: Option<String>,
 }
 
 impl ManifestDraft {
@@ -242,7 +245,8 @@ impl ManifestDraft {
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
-        Ok(Self { path: path_of(form)?, base: form.text("base").map(str::to_owned), text })
+        let [base, applied] = ["base", "draft"].map(|name| form.text(name).map(str::to_owned));
+        Ok(Self { path: path_of(form)?, base, text, applied })
     }
 
     /// Returns the form of the text. `None` if the text has no schema, or cannot be read.
@@ -284,6 +288,7 @@ impl EditorView<'_> {
             p { a href="/console/manifests" { "All manifests" } }
             h1 { (path) }
             (self.notice())
+            (self.older_fields(login))
             (self.changes(login))
             h2 { "Findings of check" }
             div id="findings" { (findings_in_place(&self.check.file, &self.draft.text, &self.check.diagnostics)) }
@@ -368,15 +373,39 @@ impl EditorView<'_> {
         }
     }
 
+    /// Identifies what was filled in among the drafts that the browser keeps. A page with changes has another key, so
+    /// that fields for the text of the file stay for its page.
+    fn fields_key(&self) -> String {
+        let suffix = if self.file_key().is_some() { " changes" } else { "" };
+        format!("fields {}{suffix}", self.draft.path.as_str())
+    }
+
+    /// Sends what was filled in for another text than the one on the page. The script shows it if there is such a draft.
+    fn older_fields(&self, login: &Login) -> Markup {
+        html! {
+            form method="post" action=(self.action("form")) class="stack panel" id="older-fields"
+                data-of={ "fields " (self.draft.path.as_str()) } data-sent=[self.draft.applied.as_deref()] hidden {
+                (csrf_field(login))
+                p { "You filled in the form for another version of this text, and it was not sent." }
+                p class="problem" role="alert" hidden {}
+                div class="row" {
+                    button type="submit" { "Compare it with the file" }
+                    button type="button" class="quiet" { "Discard it" }
+                }
+            }
+        }
+    }
+
     fn schema_form(&self, login: &Login) -> Markup {
         let Some(form) = self.draft.form() else { return html! {} };
         html! {
             h2 { "Form" }
             details {
                 summary { "Fields of the schema" }
-                form method="post" action=(self.action("form")) class="stack" data-fill {
+                form method="post" action=(self.action("form")) class="stack" data-fill data-draft=(self.fields_key()) {
                     (self.common_fields(login))
                     input type="hidden" name="text" value=(self.draft.text);
+                    input type="hidden" name="draft" value=(self.fields_key());
                     p class="hint" {
                         "The form changes the text as this page was loaded with it. An empty field removes its entry. Lists "
                         "have buttons that add, remove and move their items."
@@ -410,7 +439,7 @@ mod tests {
     fn only_yaml_with_a_schema_has_a_form() {
         let form = |file: &str, text: &str| {
             let path = ManifestPath::parse(file).unwrap();
-            ManifestDraft { path, base: None, text: text.to_owned() }.form()
+            ManifestDraft { path, base: None, text: text.to_owned(), applied: None }.form()
         };
         assert!(form("services/a.yaml", "name: a\n").is_some());
         assert!(form("config.yaml", "version: 1\n").is_some());

@@ -9,6 +9,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 
 use super::super::ServerState;
+use super::assets::checksum;
 use super::form::{FormFields, query};
 use super::layout::{ConsoleProblem, Section, csrf_field, page};
 use super::login_page::see_other;
@@ -37,7 +38,7 @@ pub(super) async fn show(
     };
     let body = html! {
         h1 { "Routing" }
-        form method="get" action="/console/routing" class="stack" {
+        form method="get" action="/console/routing" class="stack" data-draft="routing" {
             label { "Prompt" textarea name="prompt" required { (prompt) } }
             button type="submit" { "Show the route" }
         }
@@ -67,7 +68,7 @@ async fn route(
         @for notice in &notices { p class="meta" { (display_text(notice)) } }
         (decision_markup(&decision))
         h2 { "Correct it" }
-        form method="post" action="/console/routing" class="row" {
+        form method="post" action="/console/routing" class="row" data-draft={ "route " (format!("{:x}", checksum(prompt))) } {
             (csrf_field(login))
             input type="hidden" name="prompt" value=(prompt);
             label { "This prompt belongs to" select name="mode" { (mode_options(plan, &chosen)) } }

@@ -53,13 +53,13 @@ pub(super) async fn show(
     let body = html! {
         h1 { "Rules" }
         h2 { "Which rule decides about a call" }
-        form method="get" action="/console/rules" class="stack" {
+        form method="get" action="/console/rules" class="stack" data-draft="rules" {
             div class="row" {
                 label { "Mode" select name="mode" { (mode_options(plan, call.mode)) } }
                 label class="grow" { "Tool" input name="tool" value=(call.tool) placeholder="developer__shell" required; }
             }
             label { "Arguments as JSON"
-                textarea name="arguments" spellcheck="false" { (if call.arguments.is_empty() { "{}" } else { call.arguments }) }
+                textarea name="arguments" spellcheck="false" { (fields.get("arguments").unwrap_or("{}")) }
             }
             button type="submit" { "Test" }
         }

@@ -7,13 +7,14 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
+use serde_json::{Value, json};
 
 use super::super::ServerState;
 use super::graph_page::{health_label, is_within_reach, running_services, sandbox_of};
 use super::layout::{ConsoleProblem, Section, page};
 use super::logins::Login;
 use super::open_session::home_project;
-use super::setup::{LogEntry, use_setup};
+use super::setup::{LogEntry, require_admin, use_setup};
 use super::transcript::display_text;
 use crate::clock;
 use crate::manifest::{ServiceEntry, Transport};
@@ -34,14 +35,12 @@ pub(super) async fn show(
     let is_admin = login.token.grant.limits().admin;
     let processes = match is_admin {
         true => {
-            let service_name = name.clone();
-            let log = use_setup(&state, move |setup| setup.service_log(&service_name)).await?;
-            let running = running_services(&state, &login);
-            let running: Vec<_> = running.into_iter().filter(|(known, _)| known.as_str() == name).collect();
-            let statuses: Vec<&ServiceStatus> = running.iter().map(|(_, status)| status).collect();
+            let LiveParts { status, log } = LiveParts::read(&state, &login, service).await?;
             html! {
-                div id="service-status" data-refresh { (process_table(&statuses)) }
-                div id="service-log" data-refresh { (log_lines(service, &log)) }
+                div data-page={ "services/" (name) } {
+                    div id="service-status" { (status) }
+                    div id="service-log" { (log) }
+                }
             }
         }
         false => html! { p class="hint" { "Processes and logs are shown to tokens with --admin." } },
@@ -63,6 +62,34 @@ pub(super) async fn show(
         (processes)
     };
     Ok(page(&login, Section::Graph, &name, &body))
+}
+
+/// Returns the parts of the page that change, as HTML by their ids. Fails if the login may not see them.
+pub(super) async fn news(state: &ServerState, login: &Login, name: &str) -> Result<Value, ConsoleProblem> {
+    require_admin(login, "Processes and logs of services")?;
+    let project = home_project(state, &login.token).await?;
+    let unknown = || ConsoleProblem::new(StatusCode::NOT_FOUND, "There is no such service.");
+    let service = project.broker.plan().service(name).ok_or_else(unknown)?;
+    let LiveParts { status, log } = LiveParts::read(state, login, service).await?;
+    let parts = json!({"service-status": status.into_string(), "service-log": log.into_string()});
+    Ok(json!({"kind": "service", "name": name, "parts": parts}))
+}
+
+/// The parts of the page that change while it is open.
+struct LiveParts {
+    status: Markup,
+    log: Markup,
+}
+
+impl LiveParts {
+    async fn read(state: &ServerState, login: &Login, service: &ServiceEntry) -> Result<Self, ConsoleProblem> {
+        let name = service.manifest.name.clone();
+        let log = use_setup(state, move |setup| setup.service_log(name.as_str())).await?;
+        let running = running_services(state, login);
+        let running = running.iter().filter(|(name, _)| *name == service.manifest.name);
+        let statuses: Vec<&ServiceStatus> = running.map(|(_, status)| status).collect();
+        Ok(Self { status: process_table(&statuses), log: log_lines(service, &log) })
+    }
 }
 
 fn transport_text(service: &ServiceEntry) -> &'static str {

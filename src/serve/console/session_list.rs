@@ -269,7 +269,7 @@ fn new_session(state: &ServerState, login: &Login, project: &Project) -> Markup 
     html! {
         details class="panel" {
             summary { "New session" }
-            form method="post" action="/console/sessions" class="stack" data-stay {
+            form method="post" action="/console/sessions" class="stack" data-stay data-draft="new session" {
                 (csrf_field(login))
                 p class="problem" role="alert" hidden {}
                 div class="row" {

@@ -214,7 +214,7 @@ pub(super) async fn use_setup<T: Send + 'static>(
     work: impl FnOnce(&dyn ServerSetup) -> Result<T, ServerSetupError> + Send + 'static,
 ) -> Result<T, ConsoleProblem> {
     let setup = Arc::clone(&state.parts.setup);
-    match tokio::task::spawn_blocking(move || work(&*setup)).await {
+    match crate::task::run_blocking(move || work(&*setup)).await {
         Ok(done) => done.map_err(ConsoleProblem::from),
         Err(error) => {
             tracing::error!(%error, "the set-up cannot be read");

@@ -310,7 +310,7 @@ impl AppsService {
         work: impl FnOnce(&AppStore) -> Result<T, ToolRefusal> + Send + 'static,
     ) -> Result<T, ToolRefusal> {
         let shelf = self.shelf.clone();
-        let done = tokio::task::spawn_blocking(move || work(&shelf)).await;
+        let done = crate::task::run_blocking(move || work(&shelf)).await;
         done.unwrap_or_else(|error| Err(ToolRefusal::new(format!("nothing was changed: {error}"))))
     }
 }

@@ -345,7 +345,7 @@ async fn blocking(
     let attended = CancellableCall::new(context)?;
     let call = attended.call.clone();
     let done = async {
-        tokio::task::spawn_blocking(move || work(&call)).await.unwrap_or_else(|error| {
+        crate::task::run_blocking(move || work(&call)).await.unwrap_or_else(|error| {
             Err(ToolRefusal::new(format!("the tool failed in a way it should not: {error}; try another way")))
         })
     };

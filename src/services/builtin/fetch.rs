@@ -382,7 +382,7 @@ fn hash(text: &str) -> String {
 }
 
 /// Returns a page as Markdown, for the fuzzer.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub fn page_to_markdown(html: &str) -> String {
     let url = Url::parse("https://example.com/folder/page");
     url.map(|url| markdown::render(html, &url, markdown::Style::Markdown)).unwrap_or_default()

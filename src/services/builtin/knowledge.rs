@@ -103,7 +103,7 @@ impl KnowledgeService {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ToolRefusal> + Send + 'static,
 ) -> Result<T, ToolRefusal> {
-    let done = tokio::task::spawn_blocking(work).await;
+    let done = crate::task::run_blocking(work).await;
     done.unwrap_or_else(|error| Err(ToolRefusal::new(format!("nothing was read: {error}"))))
 }
 

@@ -294,7 +294,7 @@ impl MemoryService {
     ) -> Result<T, ToolRefusal> {
         let session = Arc::clone(&call_context(context)?.session);
         let store = self.store().await.map_err(|error| ToolRefusal::new(format!("{error}; tell the user")))?;
-        let done = tokio::task::spawn_blocking(move || {
+        let done = crate::task::run_blocking(move || {
             // A folder at the client is only a name here.
             let client = session.client_folders().map(|client| client.cwd.clone());
             let project = client.unwrap_or_else(|| session_project(&session.cwd));

@@ -151,5 +151,5 @@ async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, LoginStoreError> + Send + 'static,
 ) -> Result<T, LoginStoreError> {
     let ended = |_| LoginStoreError { problem: "the work on it ended early".to_owned() };
-    tokio::task::spawn_blocking(work).await.map_err(ended)?
+    crate::task::run_blocking(work).await.map_err(ended)?
 }

@@ -55,7 +55,7 @@ pub async fn asks_for_login(service_url: &str) -> Result<bool, LoginError> {
 }
 
 pub(super) fn client_for(service_url: &str) -> Result<(LoginClient, Url), LoginError> {
-    let insecure = |_| LoginError::InsecureAddress { url: service_url.to_owned() };
+    let insecure = |_| LoginError::insecure_address(service_url);
     let service = Url::parse(service_url).map_err(insecure)?;
     Ok((LoginClient::for_service(&service)?, service))
 }

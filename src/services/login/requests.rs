@@ -42,7 +42,7 @@ impl LoginClient {
 
     /// Returns the address if secrets may be sent to it: with TLS, or on this machine if the service is there too.
     pub(super) fn check(&self, text: &str) -> Result<Url, LoginError> {
-        let insecure = || LoginError::InsecureAddress { url: text.to_owned() };
+        let insecure = || LoginError::insecure_address(text);
         let url = Url::parse(text).map_err(|_| insecure())?;
         let has_user = !url.username().is_empty() || url.password().is_some();
         match url.scheme() {

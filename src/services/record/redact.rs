@@ -1,10 +1,11 @@
-//! Redacts a recording: replaces the values that a manifest passes to a service in variables and headers with their
-//! origin.
+//! Redacts a recording: replaces the values that a manifest passes to a service in variables, headers, queries and
+//! arguments that may be secrets with their origin.
 
 use serde_json::{Map, Value};
 
-use crate::manifest::{Placeholder, Transport};
+use crate::manifest::{Placeholder, Transport, secret_arguments};
 use crate::services::Environment;
+use crate::services::environment::query_values;
 
 /// Minimum length of a redacted value; shorter values reveal nothing and occur everywhere. A value from the
 /// environment is more likely secret than one in a manifest.
@@ -21,10 +22,16 @@ impl Redaction {
         let (mut texts, labelled) = match transport {
             Transport::Builtin(_) => return redaction,
             Transport::Stdio(stdio) => {
+                for (name, value) in secret_arguments(&stdio.args) {
+                    redaction.add_words(&value, &format!("[argument {name}]"));
+                }
                 let texts: Vec<_> = stdio.args.iter().chain(&stdio.cwd).chain([&stdio.command]).collect();
                 (texts, stdio.env.iter().map(|(name, value)| (format!("[env {name}]"), value)).collect::<Vec<_>>())
             }
             Transport::Http(http) => {
+                for (name, value) in query_values(&http.url) {
+                    redaction.add(&value, &format!("[query {name}]"), SHORTEST_FROM_MANIFEST);
+                }
                 let headers = http.headers.iter().map(|(name, value)| (format!("[header {name}]"), value));
                 (vec![&http.url], headers.collect())
             }
@@ -32,10 +39,7 @@ impl Redaction {
         for (label, value) in &labelled {
             texts.push(value);
             let Ok(filled) = environment.fill_in(value) else { continue };
-            // For `Bearer x` the service may repeat `x` alone.
-            for part in filled.split_whitespace().chain([filled.as_str()]) {
-                redaction.add(part, label, SHORTEST_FROM_MANIFEST);
-            }
+            redaction.add_words(&filled, label);
         }
         for text in texts {
             for name in Placeholder::all_in(text).map(|placeholder| placeholder.name) {
@@ -46,6 +50,13 @@ impl Redaction {
         }
         redaction.0.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
         redaction
+    }
+
+    /// Adds a value and its words: for `Bearer x`, the service may repeat `x` alone.
+    fn add_words(&mut self, value: &str, label: &str) {
+        for part in value.split_whitespace().chain([value]) {
+            self.add(part, label, SHORTEST_FROM_MANIFEST);
+        }
     }
 
     fn add(&mut self, value: &str, label: &str, shortest: usize) {
@@ -100,23 +111,28 @@ mod tests {
         ]);
         let stdio = Transport::Stdio(StdioTransport {
             command: "x".to_owned(),
-            args: vec!["${env:FOLDER}/notes".to_owned(), "${env:A}".to_owned()],
+            args: ["${env:FOLDER}/notes", "${env:A}", "--api-key", "an-argument"].map(str::to_owned).into(),
             env: [("KEY".to_owned(), "${env:TOKEN}".to_owned()), ("LITERAL".to_owned(), "pass\"word".to_owned())]
                 .into(),
             cwd: None,
         });
-        let said = json!({"text": "s3cret in /home/x/a: 1", "json": "{\"LITERAL\":\"pass\\\"word\"}", "n": 1});
+        let said =
+            json!({"text": "s3cret and an-argument in /home/x/a: 1", "json": "{\"LITERAL\":\"pass\\\"word\"}", "n": 1});
         assert_eq!(
             Redaction::of(&stdio, &environment).apply(said),
-            json!({"text": "[env TOKEN] in [env FOLDER]/a: 1", "json": "{\"LITERAL\":\"[env LITERAL]\"}", "n": 1})
+            json!({"text": "[env TOKEN] and [argument api-key] in [env FOLDER]/a: 1", "json": "{\"LITERAL\":\"[env LITERAL]\"}", "n": 1})
         );
         let http = Transport::Http(HttpTransport {
-            url: "http://localhost/${env:TOKEN}".to_owned(),
+            url: "http://localhost/${env:TOKEN}?key=a-query-value".to_owned(),
             headers: [("Authorization".to_owned(), "Bearer abcdefgh".to_owned())].into(),
         });
         assert_eq!(
-            Redaction::of(&http, &environment).apply(json!(["Bearer abcdefgh", "abcdefgh", "/s3cret"])),
-            json!(["[header Authorization]", "[header Authorization]", "/[env TOKEN]"])
+            Redaction::of(&http, &environment).apply(json!([
+                "Bearer abcdefgh",
+                "abcdefgh",
+                "/s3cret?key=a-query-value"
+            ])),
+            json!(["[header Authorization]", "[header Authorization]", "/[env TOKEN]?key=[query key]"])
         );
     }
 }

@@ -148,6 +148,11 @@ impl McpClient {
         }
     }
 
+    /// Returns a text of the server without the secrets that the server was given.
+    pub(super) fn hide_secrets(&self, text: &str) -> String {
+        self.secrets.hide(text)
+    }
+
     pub(super) fn listen(&self, token: &ProgressToken, id: &RequestId, context: &CallContext) -> FlightListener {
         let flight = PendingRequest {
             token: token.clone(),
@@ -329,14 +334,16 @@ impl ClientHandler for McpClient {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        let text = self.secrets.hide(truncate(&strip_to_line(&text), MAX_SAID));
+        // Truncates after hiding the secrets, because a truncated secret would not be recognized.
+        let text = self.secrets.hide(&strip_to_line(&text));
+        let text = truncate(&text, MAX_SAID);
         let grave = !matches!(params.level, LoggingLevel::Debug | LoggingLevel::Info | LoggingLevel::Notice);
         let owner = self.owner.as_ref().filter(|_| grave);
         if let Some(owner) = owner {
             let notices = Arc::clone(&lock(&owner.notices));
             notices.send(Notice::new(format!("{}: {text}", self.service)));
         }
-        self.log(params.level, &text, owner.is_some());
+        self.log(params.level, text, owner.is_some());
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {

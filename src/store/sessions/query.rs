@@ -28,7 +28,7 @@ impl SessionStore {
     ) -> Result<T, StoreError> {
         let Some(reader) = self.shared.reader.clone() else { return Err(self.unusable("it is closed")) };
         let view = Arc::clone(&self.view);
-        let read = tokio::task::spawn_blocking(move || {
+        let read = crate::task::run_blocking(move || {
             let mut reads = reader.lock().unwrap_or_else(PoisonError::into_inner);
             query(&mut **reads, &view)
         });

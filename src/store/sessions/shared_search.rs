@@ -1,7 +1,7 @@
 //! Searches the events of a PostgreSQL database.
 //!
-//! Hits are ranked by BM25, as in SQLite. The number of texts and their mean length are estimates, because counting all
-//! texts would take longer than the search: the number of events, and the texts of the newest sessions.
+//! Hits are ranked by BM25, as in SQLite. The number of texts and their mean length are estimates from the newest
+//! sessions, because counting all texts would take longer than the search.
 //!
 //! Invariant: `recall`, `messages` and `common_terms` never return undone events.
 
@@ -18,6 +18,8 @@ use super::shared_view::{ADMITTED, ViewValues, WITHIN, natural};
 use super::{FolderFilter, RecallMatch, RecallQuery, RecallResults, SearchHit, StoredMessage, TermStats};
 use crate::store::database::Queries;
 
+/// The number of newest sessions whose events are counted to weigh words: a sum over all would grow with the store.
+const SUMMED_SESSIONS: usize = 5_000;
 /// The number of texts that a verbatim search reads at once.
 const PAGE: usize = 500;
 
@@ -88,23 +90,27 @@ fn rank_hits(
         return Ok(Vec::new());
     }
     // Only sessions that the handle sees count: the order would reveal how frequent a word is in others.
+    // `OFFSET 0` keeps the planner from a join, which would read all sessions.
     // Undone events are filtered out only among the best matches, because that check queries each session's events.
     let select = format!(
         "WITH total AS MATERIALIZED (
-            SELECT coalesce((SELECT sum(s.events) FROM session s WHERE {ADMITTED}), 0)::float8 AS count,
+            SELECT coalesce((SELECT sum(n.events) FROM (SELECT s.events FROM session s WHERE {ADMITTED}
+                    ORDER BY s.updated_at DESC, s.id DESC LIMIT {SUMMED_SESSIONS}) n), 0)::float8 AS count,
                 greatest(coalesce((SELECT avg(r.length) FROM (SELECT f.length
                     FROM (SELECT s.key FROM session s WHERE {ADMITTED} ORDER BY s.updated_at DESC, s.id DESC LIMIT 20) n
                     JOIN event f ON f.session = n.key WHERE f.length IS NOT NULL
                     ORDER BY f.key DESC LIMIT 1000) r), 1), 1)::float8 AS length),
          asked AS MATERIALIZED (
             SELECT coalesce((ts_lexize('skein_stem', w.part))[1], w.part) AS stem,
-                (SELECT count(*) FROM (SELECT 1 FROM event f JOIN session s ON s.key = f.session
-                    WHERE f.words @@ to_tsquery('skein_words', w.query) AND {ADMITTED} LIMIT 10000) c)::float8 AS found
+                (SELECT count(*) FROM (SELECT 1 FROM event f WHERE f.words @@ to_tsquery('skein_words', w.query)
+                    AND EXISTS (SELECT 1 FROM session s WHERE s.key = f.session AND {ADMITTED} OFFSET 0)
+                    LIMIT 10000) c)::float8 AS found
             FROM unnest($10::text[], $11::text[]) AS w(query, part)),
          weighed AS MATERIALIZED (
             SELECT a.stem, t.length, greatest(
-                ln(greatest(t.count - a.found + 0.5, 0.5) / (a.found + 0.5)), 0.000001) AS weight
-            FROM asked a, total t),
+                ln(greatest(n.count - a.found + 0.5, 0.5) / (a.found + 0.5)), 0.000001) AS weight
+            FROM asked a, total t, (SELECT greatest(t.count, max(a.found)) AS count FROM total t, asked a
+                GROUP BY t.count) n),
          best AS MATERIALIZED (
             SELECT e.key, (SELECT coalesce(sum(w.weight * f.count * 2.2
                         / (f.count + 1.2 * (0.25 + 0.75 * e.length / w.length))), 0)

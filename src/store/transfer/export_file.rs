@@ -175,6 +175,23 @@ impl<R: BufRead> RowSource for ExportReader<'_, R> {
     }
 }
 
+/// Returns the file of an export with these rows, for the fuzzer. Each line is the name of a table and a list of JSON;
+/// other lines are left out.
+#[cfg(any(test, fuzzing))]
+pub fn file_of_rows(lines: &str) -> Option<Vec<u8>> {
+    let mut file = Vec::new();
+    let mut writer = ExportWriter::begin(&mut file).ok()?;
+    for (name, row) in lines.lines().filter_map(|line| line.split_once(' ')) {
+        let table = TABLES.iter().find(|table| table.name == name);
+        let row = serde_json::from_str::<Vec<Value>>(row).ok().and_then(|row| row_from_json(&row));
+        if let (Some(table), Some(row)) = (table, row) {
+            writer.write(table, &row).ok()?;
+        }
+    }
+    writer.finish().ok()?;
+    Some(file)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

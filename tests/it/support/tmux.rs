@@ -10,8 +10,8 @@ use super::{Sandbox, require_full_tests};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
-/// A line may also be meant for something that shows no prompt.
-const READY: Duration = Duration::from_secs(3);
+/// A prompt that already has text is never empty, so the wait for an empty one ends.
+const READY: Duration = Duration::from_secs(10);
 
 /// Waits for something that no screen shows.
 pub(crate) fn eventually(what: &str, check: impl Fn() -> bool) {
@@ -111,15 +111,25 @@ impl Terminal {
         self.tmux(&["send-keys", "-l", text]);
     }
 
-    /// Types a line and sends it, when the prompt stands there: what is typed before belongs to nobody yet.
-    pub(crate) fn enter(&self, line: &str) {
+    /// Types a line and sends it at once, for questions that have no prompt of their own.
+    pub(crate) fn type_line(&self, line: &str) {
+        self.type_in(line);
+        self.press(&["Enter"]);
+    }
+
+    /// Waits until the prompt is empty and reads keys: before that, the terminal itself takes them.
+    pub(crate) fn waits_for_input(&self) {
         let begun = Instant::now();
         let ready = || self.screen().trim_end().lines().next_back().is_some_and(|last| last.trim() == "›");
         while !ready() && begun.elapsed() < READY {
             std::thread::sleep(PAUSE);
         }
-        self.type_in(line);
-        self.press(&["Enter"]);
+    }
+
+    /// Types a line and sends it as soon as the prompt reads keys.
+    pub(crate) fn enter(&self, line: &str) {
+        self.waits_for_input();
+        self.type_line(line);
     }
 
     /// Pastes as a terminal does that brackets what is pasted.

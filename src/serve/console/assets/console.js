@@ -25,10 +25,29 @@ async function post(url, fields) {
   return answer;
 }
 
-async function get(url) {
+async function ask(url) {
   const answer = await fetch(url, { headers: PASSIVE });
   if (answer.status === 401) showState("Log in again", toLogin());
   return answer;
+}
+
+// Reads news. If the token has made too many requests, waits as long as the server says, so that no news is lost.
+async function get(url) {
+  for (;;) {
+    const answer = await ask(url);
+    if (answer.status !== 429) return answer;
+    await new Promise((done) => setTimeout(done, 1_000 * (Number(answer.headers.get("retry-after")) || 5)));
+  }
+}
+
+// Returns a function that runs the work, and once more if it was called meanwhile, however often.
+function coalesce(work) {
+  let running = null;
+  let again = false;
+  const run = async () => {
+    try { while (again) { again = false; await work(); } } finally { running = null; }
+  };
+  return () => { again = true; running ??= run(); return running; };
 }
 
 function parse(html) {
@@ -41,6 +60,9 @@ function parse(html) {
 
 const page = $("#transcript");
 const watch = page?.dataset.session ?? null;
+// A page whose news comes over the stream: the graph, or a service.
+const live = $("[data-page]");
+const shown = { watch, page: live?.dataset.page ?? null };
 
 function hear(message) {
   if (message.kind === "online") showState("");
@@ -54,15 +76,16 @@ function connect() {
   if (typeof SharedWorker === "undefined") { connectAlone(250); return; }
   const worker = new SharedWorker($("meta[name=events-worker]").content, { name: "skein-events" });
   worker.port.onmessage = ({ data }) => hear(data);
-  worker.port.postMessage({ kind: "join", watch });
-  setInterval(() => worker.port.postMessage({ kind: "here", watch }), 20_000);
+  worker.port.postMessage({ kind: "join", ...shown });
+  setInterval(() => worker.port.postMessage({ kind: "here", ...shown }), 20_000);
   addEventListener("pagehide", () => worker.port.postMessage({ kind: "leave" }));
-  addEventListener("pageshow", (event) => { if (event.persisted) worker.port.postMessage({ kind: "join", watch }); });
+  addEventListener("pageshow", (event) => { if (event.persisted) worker.port.postMessage({ kind: "join", ...shown }); });
 }
 
 // One WebSocket per tab, for browsers without shared workers: it is none of the few HTTP/1.1 connections per host.
 function connectAlone(delay) {
-  const address = new URL(`/console/socket?${new URLSearchParams(watch ? { watch } : {})}`, location.href);
+  const query = new URLSearchParams(Object.entries(shown).filter(([, name]) => name));
+  const address = new URL(`/console/socket?${query}`, location.href);
   address.protocol = location.protocol === "https:" ? "wss:" : "ws:";
   const socket = new WebSocket(address);
   let next = Math.min(delay * 2, 5_000);
@@ -71,7 +94,7 @@ function connectAlone(delay) {
   socket.onclose = () => {
     hear({ kind: "offline" });
     // The socket does not say why it closed: a login that is over, or a server that restarts.
-    get("/console/alive").catch(() => {});
+    ask("/console/alive").catch(() => {});
     setTimeout(() => connectAlone(next), delay);
   };
 }
@@ -82,17 +105,43 @@ function showCount(count) {
   badge.textContent = count === 0 ? "" : String(count);
 }
 
-// ---- Typed text survives a reload, a login and a restart of the server
+// ---- Typed text survives a reload, a login and a restart of the server, but no log-out and no other principal
+
+const LOG_OUT = "last log-out";
+// All tabs know the last log-out, but each one has drafts of its own.
+const author = () => `${$("meta[name=principal]").content} ${localStorage.getItem(LOG_OUT) ?? ""}`;
+const drafts = {
+  find: (key) => sessionStorage.getItem(`draft ${key}`),
+  // A page that is still there after the log-out keeps nothing.
+  keep(key, text) {
+    if (sessionStorage.getItem("author") !== author()) return;
+    try { sessionStorage.setItem(`draft ${key}`, text); } catch { /* The storage is full: the text is only on the page. */ }
+  },
+  drop(key) { sessionStorage.removeItem(`draft ${key}`); },
+  clear() {
+    const names = Object.keys(sessionStorage).filter((name) => name.startsWith("draft "));
+    names.forEach((name) => sessionStorage.removeItem(name));
+  },
+};
+if (sessionStorage.getItem("author") !== author()) {
+  drafts.clear();
+  sessionStorage.setItem("author", author());
+}
+addEventListener("storage", ({ key }) => { if (key === LOG_OUT) drafts.clear(); });
+$("form[action='/console/logout']").addEventListener("submit", () => {
+  localStorage.setItem(LOG_OUT, String(Date.now()));
+  drafts.clear();
+});
 
 for (const area of document.querySelectorAll("textarea[data-draft]")) {
-  const key = `draft ${area.dataset.draft}`;
+  const key = area.dataset.draft;
   // The page of a file shows the changes that were checked but not saved.
-  const keys = [key, ...(area.dataset.fileDraft ? [`draft ${area.dataset.fileDraft}`] : [])];
-  const keep = () => keys.forEach((name) => sessionStorage.setItem(name, area.value));
-  area.value = sessionStorage.getItem(key) ?? area.value;
+  const keys = [key, ...(area.dataset.fileDraft ? [area.dataset.fileDraft] : [])];
+  const keep = () => keys.forEach((name) => drafts.keep(name, area.value));
+  area.value = drafts.find(key) ?? area.value;
   if (keys.length > 1) keep();
   area.addEventListener("input", keep);
-  area.form.addEventListener("sent", () => { sessionStorage.removeItem(key); area.value = ""; });
+  area.form.addEventListener("sent", () => { drafts.drop(key); area.value = ""; });
   area.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); area.form.requestSubmit(); }
   });
@@ -154,6 +203,7 @@ if (page) {
   let last = Number(page.dataset.last);
   let busy = false;
   let again = false;
+  let hasEnded = false;
   let draft = null;
   // Text that came since the last frame: a page draws each frame once, however many pieces there are.
   let pieces = [];
@@ -235,6 +285,9 @@ if (page) {
           $("#session-tasks").replaceChildren(parse(news.tasks));
         });
         again ||= news.more;
+        // The server says that a turn has ended a moment before the session is idle.
+        if (hasEnded && news.state === "running") setTimeout(catchUp, 500);
+        else hasEnded = false;
       }
     } catch { /* The stream reconnects, and then asks again. */ } finally { busy = false; }
   }
@@ -254,7 +307,10 @@ if (page) {
         if (message.clear) endLive();
         catchUp();
         break;
-      case "text": case "thought": stream(message.kind, message.text); break;
+      case "text": case "thought":
+        hasEnded = false;
+        stream(message.kind, message.text);
+        break;
       case "progress": $("#session-progress").textContent = message.text; break;
       case "notice": {
         const notice = Object.assign(document.createElement("p"), { className: "meta", textContent: message.text });
@@ -269,6 +325,7 @@ if (page) {
         $("#session-progress").textContent = message.problem ?? "";
         endLive();
         showWork("idle");
+        hasEnded = true;
         catchUp();
         break;
     }
@@ -298,7 +355,8 @@ if (approvals) {
     try {
       const sent = await post(`/console/approvals/${row.dataset.request}`, [...fields, ["answer", word]]);
       problem.hidden = sent.ok;
-      if (!sent.ok) problem.textContent = await sent.text();
+      if (sent.ok) $("form", row)?.dispatchEvent(new Event("sent"));
+      else problem.textContent = await sent.text();
       // An answer that does not fit leaves the request open.
       if (!sent.ok && sent.status !== 409) for (const button of row.querySelectorAll("button")) button.disabled = false;
       await refresh();
@@ -309,7 +367,14 @@ if (approvals) {
     }
   }
 
-  async function refresh() {
+  // What was typed for a request that is gone may be personal, and nothing shows it any more.
+  const dropAnswered = () => {
+    const open = new Set([...approvals.querySelectorAll("form[data-draft]")].map((form) => `draft ${form.dataset.draft}`));
+    const kept = Object.keys(sessionStorage).filter((name) => name.startsWith("draft request "));
+    for (const name of kept) if (!open.has(name)) sessionStorage.removeItem(name);
+  };
+
+  const refresh = coalesce(async () => {
     const fetched = await get("/console/approvals/rows");
     if (!fetched.ok) return;
     const fresh = parse(await fetched.text());
@@ -323,11 +388,13 @@ if (approvals) {
         old.replaceWith(row);
         if (focused) row.focus();
       } else continue;
+      row.querySelectorAll("form[data-draft]").forEach(keepFields);
       observe(row);
     }
     for (const gone of known.values()) gone.remove();
     $("#no-approvals").hidden = rows().length > 0;
-  }
+    dropAnswered();
+  });
 
   approvals.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -347,18 +414,21 @@ if (approvals) {
     answer(row, word);
   });
   rows().forEach(observe);
-  listeners.push((message) => { if (["approvals", "online"].includes(message.kind)) refresh(); });
+  dropAnswered();
+  listeners.push((message) => { if (["approvals", "online"].includes(message.kind)) refresh().catch(() => {}); });
 }
 
 // ---- Lists in the form of a manifest: the form sends the items in their order on the page
 
 let newItems = 0;
+function newItem(list, id) {
+  const template = $(":scope > template", list);
+  return parse(template.innerHTML.replaceAll(template.dataset.place, id)).firstElementChild;
+}
 const listActions = {
   add(list) {
-    const template = $(":scope > template", list);
-    const place = template.dataset.place;
     newItems += 1;
-    const item = parse(template.innerHTML.replaceAll(place, `n${newItems}`)).firstElementChild;
+    const item = newItem(list, `n${newItems}`);
     $(":scope > ol", list).append(item);
     $("details input:not([type=hidden]), details select, details textarea", item)?.focus();
     return "Added as";
@@ -383,21 +453,107 @@ document.addEventListener("click", (event) => {
   const item = button.dataset.do === "add" ? items.at(-1) : before;
   const place = items.indexOf(item) + 1;
   $("#items-state").textContent = place ? `${word} item ${place} of ${items.length}.` : `${word} ${items.length} items are left.`;
+  list.dispatchEvent(new Event("input", { bubbles: true }));
 });
 
-// A problem is shown on the page with the form. Another page would lose what was typed and added.
-const fill = $("form[data-fill]");
-fill?.addEventListener("submit", async (event) => {
-  event.preventDefault();
+// ---- The fields and items of a form are one draft
+
+// Returns what was entered, without the token of the login and without files.
+function contents(form) {
+  const fields = new URLSearchParams([...new FormData(form)].filter(([, value]) => typeof value === "string"));
+  fields.delete("csrf");
+  return fields;
+}
+
+function enterItems(list, fields) {
+  const name = $(":scope > input[name^='list.']", list).name.slice("list.".length);
+  if (!fields.has(`list.${name}`)) return;
+  const items = $(":scope > ol", list);
+  const known = new Map([...items.children].map((item) => [$(":scope > input", item).value, item]));
+  const ids = fields.getAll(`item.${name}`).filter((id) => known.has(id) || /^n\d{1,9}$/.test(id));
+  items.replaceChildren(...ids.map((id) => known.get(id) ?? newItem(list, id)));
+  for (const id of ids) if (!known.has(id)) newItems = Math.max(newItems, Number(id.slice(1)));
+}
+
+// Enters a draft. Hidden fields stay as the page came: the token of the login, and the text and version of a file.
+function enter(form, fields) {
+  // In the order of the page: a list comes before the lists in its items, and the collection grows with them.
+  const lists = form.getElementsByClassName("items");
+  for (let place = 0; place < lists.length; place += 1) enterItems(lists[place], fields);
+  const values = new Map(fields);
+  for (const control of form.elements) {
+    const value = values.get(control.name);
+    const before = control.value;
+    if (control.type === "checkbox") control.checked = value !== undefined;
+    if (["checkbox", "hidden"].includes(control.type) || value === undefined || value === before) continue;
+    control.value = value;
+    // An option that no longer exists.
+    if (control.selectedIndex === -1) control.value = before;
+    for (let part = control.closest("details"); part; part = part.parentElement.closest("details")) part.open = true;
+  }
+  const around = form.closest("details");
+  if (around) around.open = true;
+}
+
+function keepFields(form) {
+  const key = form.dataset.draft;
+  const draft = drafts.find(key);
+  const fields = new URLSearchParams(draft ?? "");
+  const plain = (entries) => [...entries].map(([name, value]) => `${name}=${value.trim()}`).join("\n");
+  // The items of a list are numbered, so a draft fits only the text that it was made from.
+  const text = $("input[type=hidden][name=text]", form);
+  // What the page shows already was sent.
+  if (plain(fields) === plain(contents(form))) drafts.drop(key);
+  else if (draft !== null && (!text || fields.get("text") === text.value)) enter(form, fields);
+  form.addEventListener("input", () => drafts.keep(key, contents(form)));
+  form.addEventListener("sent", () => drafts.drop(key));
+}
+// The server has applied these fields to another text. Fields for the text of this page are newer.
+const applied = $("#older-fields")?.dataset.sent;
+if (applied) {
+  const fields = new URLSearchParams(drafts.find(applied) ?? "");
+  if (fields.get("text") !== $("textarea[name=text]").defaultValue) drafts.drop(applied);
+}
+document.querySelectorAll("form[data-draft]").forEach(keepFields);
+
+// Sends the form of a manifest. A problem is shown on the page with the form: another page would lose what was typed.
+async function compare(form, texts, show) {
   const area = $("textarea[name=text]");
-  const show = (text) => { $("#items-state").textContent = text; };
-  // The form changes the text that the page was loaded with, so changes in the editor would be lost.
-  if (area.value !== area.defaultValue) { show("The text has changes. Check and compare it first."); return; }
-  const answer = await post(fill.getAttribute("action"), new FormData(fill)).catch(() => null);
-  // An answer with a page has the changes, or what check says about them: the browser goes there.
-  if (answer?.headers.get("content-type")?.startsWith("text/html")) { fill.submit(); return; }
+  // The form changes a text that the page has, so other changes in the editor would be lost.
+  if (!texts.includes(area.value)) { show("The text has changes. Check and compare it first."); return; }
+  const answer = await post(form.getAttribute("action"), new FormData(form)).catch(() => null);
+  // An answer with a page has the changes, or what check says about them: the browser goes there. That page drops the draft.
+  if (answer?.headers.get("content-type")?.startsWith("text/html")) { form.submit(); return; }
   show(answer ? await answer.text() : "The server does not answer. Try again.");
+}
+
+const fill = $("form[data-fill]");
+fill?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const show = (text) => { $("#items-state").textContent = text; };
+  compare(fill, [$("textarea[name=text]").defaultValue], show);
 });
+
+// Fields for a text that the file no longer has, or that was compared but not saved: the server applies them to that text.
+const older = $("#older-fields");
+if (older) {
+  const area = $("textarea[name=text]");
+  const textOf = (name) => new URLSearchParams(drafts.find(name) ?? "").get("text");
+  const isOther = (name) => textOf(name) !== null && textOf(name) !== area.defaultValue;
+  const key = [older.dataset.of, `${older.dataset.of} changes`].find(isOther);
+  const fields = new URLSearchParams(drafts.find(key) ?? "");
+  const text = fields.get("text");
+  const isOlder = key !== undefined && !area.dataset.fileDraft;
+  older.hidden = !isOlder;
+  const input = ([name, value]) => Object.assign(document.createElement("input"), { type: "hidden", name, value });
+  if (isOlder) older.append(...[...fields].map(input));
+  older.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const show = (said) => Object.assign($(".problem", older), { textContent: said, hidden: false });
+    compare(older, [text, area.defaultValue], show);
+  });
+  $("button[type=button]", older).addEventListener("click", () => { drafts.drop(key); older.hidden = true; });
+}
 
 // ---- Filters and states of the graph
 
@@ -411,56 +567,56 @@ for (const input of document.querySelectorAll("input[data-filter]")) {
   input.addEventListener("input", show);
 }
 
-// Asks again and again while the page is visible, so that a change shows within a second.
-function poll(ask) {
-  setTimeout(async () => {
-    if (!document.hidden) await ask().catch(() => {});
-    poll(ask);
-  }, 800);
-}
-
 const graph = $("#graph");
 if (graph) {
-  poll(async () => {
-    const answer = await get(`/console/graph/states?${new URLSearchParams({ known: graph.dataset.shape })}`);
-    if (!answer.ok) return;
-    const news = await answer.json();
-    if (news.html) {
-      graph.replaceChildren(parse(news.html));
-      graph.dataset.shape = news.shape;
-      for (const input of document.querySelectorAll("input[data-filter]")) input.dispatchEvent(new Event("input"));
+  const show = async (news) => {
+    // Other agents, modes or services: the rows are read anew.
+    if (news.shape !== graph.dataset.shape) {
+      const query = new URLSearchParams({ known: graph.dataset.shape });
+      const answer = await get(`/console/graph/states?${query}`).catch(() => null);
+      if (answer?.ok) {
+        const { html, shape } = await answer.json();
+        if (html) graph.replaceChildren(parse(html));
+        graph.dataset.shape = shape;
+        for (const input of document.querySelectorAll("input[data-filter]")) input.dispatchEvent(new Event("input"));
+      } else if (answer?.status !== 401) {
+        // The server sends this state only once.
+        setTimeout(() => { if (newest === news) follow(news); }, 5_000);
+      }
     }
     for (const service of news.services) {
       const row = graph.querySelector(`tr[data-service="${CSS.escape(service.name)}"]`);
       if (!row) continue;
-      const show = (cell, text) => {
+      const write = (cell, text) => {
         const place = $(`[data-cell=${cell}]`, row);
         if (place.textContent !== text) place.textContent = text;
         return place;
       };
-      show("state", service.state).className = `state ${service.state}`;
-      show("leases", String(service.leases));
-      show("restarts", String(service.restarts));
-      show("problem", service.problem ? `Last error: ${service.problem}` : "");
+      write("state", service.state).className = `state ${service.state}`;
+      write("leases", String(service.leases));
+      write("restarts", String(service.restarts));
+      write("problem", service.problem ? `Last error: ${service.problem}` : "");
     }
-  });
+  };
+  // One after the other, so that rows that arrive late do not replace newer states.
+  let work = Promise.resolve();
+  let newest = null;
+  const follow = (news) => { newest = news; work = work.then(() => show(news)).catch(() => {}); };
+  listeners.push((message) => { if (message.kind === "graph") follow(message); });
 }
 
-// Parts of a page that the server shows anew, such as the end of a log.
-const parts = document.querySelectorAll("[data-refresh]");
-if (parts.length > 0) {
-  poll(async () => {
-    const answer = await get(location.href);
-    if (!answer.ok) return;
-    const fresh = parse(await answer.text());
-    for (const part of parts) {
-      const next = fresh.getElementById(part.id);
-      if (!next || next.innerHTML === part.innerHTML) continue;
-      const hadFocus = part.contains(document.activeElement);
-      part.replaceChildren(...next.childNodes);
-      if (hadFocus) $("[tabindex]", part)?.focus();
-    }
-  });
-}
+// The status and the end of the log of a service.
+listeners.push((message) => {
+  if (message.kind !== "service" || `services/${message.name}` !== shown.page) return;
+  for (const [id, html] of Object.entries(message.parts)) {
+    const part = $(`#${id}`, live);
+    const next = document.createElement("div");
+    next.append(parse(html));
+    if (next.innerHTML === part.innerHTML) continue;
+    const hadFocus = part.contains(document.activeElement);
+    part.replaceChildren(...next.childNodes);
+    if (hadFocus) $("[tabindex]", part)?.focus();
+  }
+});
 
 connect();

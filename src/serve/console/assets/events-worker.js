@@ -7,8 +7,10 @@ let delay = 250;
 
 const tell = (message) => { for (const port of tabs.keys()) port.postMessage(message); };
 
-function watched() {
-  return [...new Set([...tabs.values()].map((tab) => tab.watch).filter(Boolean))].sort();
+// What the tabs show: sessions as `watch`, pages as `page`.
+function query() {
+  const all = (field) => [...new Set([...tabs.values()].map((tab) => tab[field]).filter(Boolean))].sort();
+  return new URLSearchParams(["watch", "page"].flatMap((field) => all(field).map((name) => [field, name])));
 }
 
 function open() {
@@ -16,8 +18,7 @@ function open() {
   source?.close();
   source = null;
   if (tabs.size === 0) return;
-  const query = new URLSearchParams(watched().map((session) => ["watch", session]));
-  const current = new EventSource(`/console/events?${query}`);
+  const current = new EventSource(`/console/events?${query()}`);
   source = current;
   current.onopen = () => { delay = 250; tell({ kind: "online" }); };
   current.onmessage = (event) => tell(JSON.parse(event.data));
@@ -44,7 +45,7 @@ self.onconnect = (event) => {
       if (tabs.size === 0) open();
       return;
     }
-    tabs.set(port, { watch: data.watch ?? null, heard: Date.now() });
+    tabs.set(port, { watch: data.watch ?? null, page: data.page ?? null, heard: Date.now() });
     if (data.kind === "join" || !before) open();
   };
 };

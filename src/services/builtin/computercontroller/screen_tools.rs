@@ -112,7 +112,7 @@ impl ScreenSetup {
         work: impl FnOnce(&X11Screen) -> Result<T, ScreenError> + Send + 'static,
     ) -> Result<T, ToolRefusal> {
         let display = self.display()?;
-        let working = tokio::task::spawn_blocking(move || work(&X11Screen::connect(&display)?));
+        let working = crate::task::run_blocking(move || work(&X11Screen::connect(&display)?));
         match tokio::time::timeout(LIMIT, working).await {
             Ok(Ok(result)) => result.map_err(ToolRefusal::of),
             Ok(Err(error)) => Err(ToolRefusal::new(format!("the screen could not be used: {error}; tell the user"))),

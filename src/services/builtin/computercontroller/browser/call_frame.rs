@@ -19,12 +19,16 @@ const CALL_LIMIT: Duration = Duration::from_secs(75);
 /// Documents in one call, after which the page counts as hostile. Twenty actions can each lead through a redirect.
 const MAX_DOCUMENTS: u64 = 50;
 
-/// Decides for a page while no call runs: rules count, and nothing is asked.
+/// Decides for a page while no call runs: rules and the approval level count, and nothing is asked.
 struct IdleGate(Arc<dyn HostGate>);
 
 impl HostGate for IdleGate {
     fn rule(&self, host: &RemoteHost) -> HostRuling {
         self.0.rule(host)
+    }
+
+    fn settle(&self, host: &RemoteHost) -> Option<HostAnswer> {
+        self.0.settle(host)
     }
 
     fn ask(&self, _question: HostQuestion) -> BoxFuture<'_, HostAnswer> {

@@ -1,0 +1,157 @@
+//! Answers of models over HTTP, in three dialects. The first byte chooses the dialect. Each answer ends with its end or
+//! with an error, and Skein's own client of the first dialect reads the same answer as genai.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use futures::StreamExt as _;
+use skein::conversation::{Content, Message, ToolUse, Usage};
+use skein::ids::ModelRef;
+use skein::llm::remote::HttpProvider;
+use skein::llm::{LlmError, ModelRegistry, ModelRequest, ModelStop, Provider as _, ProviderEndpoint, StreamEvent};
+use tokio::runtime::Runtime;
+
+/// The provider of each dialect, and one of its models.
+const DIALECTS: [(&str, &str); 3] =
+    [("openai", "gpt-4o"), ("anthropic", "claude-sonnet-4-5"), ("google", "gemini-2.5-flash")];
+
+type AnswerEvent = Result<StreamEvent, LlmError>;
+
+/// A server that gives each request the same answer.
+struct ModelServer {
+    address: String,
+    answer: Arc<Mutex<Vec<u8>>>,
+}
+
+/// Both clients of the first dialect, and one of each other dialect.
+struct Clients {
+    own: HttpProvider,
+    others: [HttpProvider; 3],
+}
+
+static SERVER: LazyLock<ModelServer> = LazyLock::new(start_server);
+static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime"));
+static CLIENTS: LazyLock<Mutex<Clients>> = LazyLock::new(|| Mutex::new(Clients::new()));
+
+pub(super) fn run(data: &[u8]) {
+    let Some((first, body)) = data.split_first() else { return };
+    *lock(&SERVER.answer) = body.to_vec();
+    let mut clients = lock(&CLIENTS);
+    let dialect = usize::from(*first) % DIALECTS.len();
+    let answer = ask(&clients.others[dialect]);
+    check(&answer);
+    let mut is_limited = is_rate_limited(&answer);
+    if dialect == 0 {
+        let by_own = ask(&clients.own);
+        check(&by_own);
+        assert_eq!(Summary::of(&by_own), Summary::of(&answer), "left Skein's client, right genai");
+        is_limited |= is_rate_limited(&by_own);
+    }
+    // The next request would wait until the provider admits more.
+    if is_limited {
+        *clients = Clients::new();
+    }
+}
+
+/// The end or an error is the last event, and the only one of its kind.
+fn check(answer: &[AnswerEvent]) {
+    let is_last = |event: &AnswerEvent| matches!(event, Err(_) | Ok(StreamEvent::Done { .. }));
+    assert_eq!(answer.iter().position(is_last).map(|at| at + 1), Some(answer.len()), "{answer:?}");
+}
+
+fn is_rate_limited(answer: &[AnswerEvent]) -> bool {
+    answer.iter().any(|event| matches!(event, Err(LlmError::RateLimited { .. })))
+}
+
+/// What a user sees of an answer.
+#[derive(Debug, Default, PartialEq)]
+struct Summary {
+    text: String,
+    thoughts: String,
+    calls: Vec<ToolUse>,
+    /// `None` after an error. The words of errors are not compared.
+    end: Option<(ModelStop, Usage)>,
+}
+
+impl Summary {
+    fn of(answer: &[AnswerEvent]) -> Self {
+        let mut summary = Self::default();
+        for event in answer {
+            match event {
+                Ok(StreamEvent::Text(text)) => summary.text.push_str(text),
+                Ok(StreamEvent::Thought(text)) => summary.thoughts.push_str(text),
+                Ok(StreamEvent::ToolUse(call)) => summary.calls.push(call.clone()),
+                Ok(StreamEvent::Done { stop, usage }) => summary.end = Some((*stop, *usage)),
+                Ok(StreamEvent::Queued { .. }) | Err(_) => {}
+            }
+        }
+        summary
+    }
+}
+
+fn ask(provider: &HttpProvider) -> Vec<AnswerEvent> {
+    let messages = vec![Arc::new(Message::user(vec![Content::text("hello")]))];
+    let request = ModelRequest { system: "".into(), tools: Arc::from([]), messages };
+    RUNTIME.block_on(provider.stream(request).collect())
+}
+
+impl Clients {
+    fn new() -> Self {
+        Self { own: provider(DIALECTS[0]), others: DIALECTS.map(|dialect| provider(dialect).with_genai_only()) }
+    }
+}
+
+fn provider((name, model): (&str, &str)) -> HttpProvider {
+    let address = ProviderEndpoint { base_url: Some(SERVER.address.clone()), ..ProviderEndpoint::default() };
+    let models = ModelRegistry { providers: BTreeMap::from([(name.to_owned(), address)]), ..ModelRegistry::default() };
+    let variable = |name: &str| name.ends_with("_KEY").then(|| "a-key".to_owned());
+    HttpProvider::new(&ModelRef::from(format!("{name}:{model}")), &models, variable).expect("a provider")
+}
+
+fn start_server() -> ModelServer {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("http://{}/v1", listener.local_addr().expect("an address"));
+    let answer = Arc::new(Mutex::new(Vec::new()));
+    let shared = Arc::clone(&answer);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let answer = Arc::clone(&shared);
+            // A client that has read the end may be gone.
+            std::thread::spawn(move || drop(serve(&stream, &answer)));
+        }
+    });
+    ModelServer { address, answer }
+}
+
+/// Answers requests until the client closes the connection.
+fn serve(mut stream: &TcpStream, answer: &Mutex<Vec<u8>>) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            if line.trim().is_empty() {
+                break;
+            }
+            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap_or_default();
+            }
+        }
+        std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink())?;
+        let body = lock(answer).clone();
+        let head =
+            format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(&[head.as_bytes(), &body].concat())?;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
