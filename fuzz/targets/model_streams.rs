@@ -47,7 +47,10 @@ pub(super) fn run(data: &[u8]) {
     if dialect == 0 {
         let by_own = ask(&clients.own);
         check(&by_own);
-        assert_eq!(Summary::of(&by_own), Summary::of(&answer), "left Skein's client, right genai");
+        // genai drops the text before bytes that are no text, if they came in one piece.
+        if std::str::from_utf8(body).is_ok() {
+            assert_eq!(Summary::of(&by_own), Summary::of(&answer), "left Skein's client, right genai");
+        }
         is_limited |= is_rate_limited(&by_own);
     }
     // The next request would wait until the provider admits more.

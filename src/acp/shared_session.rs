@@ -191,6 +191,8 @@ pub struct SharedSession {
 struct TurnTokens {
     cancel: CancellationToken,
     ended: CancellationToken,
+    /// The version of the live session before the turn.
+    version: u64,
 }
 
 /// A position in the queue of a session's requests. The dispatch loop takes it; the task of the request waits for it.
@@ -242,9 +244,10 @@ impl SharedSession {
             return None;
         }
         let cancel = self.session.sessions().grant().end_signal().child_token();
-        let tokens = turn.insert(TurnTokens { cancel, ended: CancellationToken::new() }).clone();
+        let version = self.session.live().version();
+        let tokens = turn.insert(TurnTokens { cancel, ended: CancellationToken::new(), version }).clone();
         if !self.session.is_of_token(grant) {
-            let (token, TurnTokens { cancel, ended }) = (grant.end_signal().clone(), tokens.clone());
+            let (token, TurnTokens { cancel, ended, .. }) = (grant.end_signal().clone(), tokens.clone());
             self.tasks.spawn(async move {
                 tokio::select! {
                     () = ended.cancelled() => {}
@@ -258,6 +261,12 @@ impl SharedSession {
 
     pub fn is_busy(&self) -> bool {
         lock(&self.turn).is_some()
+    }
+
+    /// Returns true until viewers get the end of the turn. `is_busy` stays true for a moment longer.
+    pub fn is_running(&self) -> bool {
+        // The version changes when viewers are shown the beginning, and when they are shown the end.
+        lock(&self.turn).as_ref().is_some_and(|turn| self.session.live().version() < turn.version + 2)
     }
 
     /// Cancels the running turn. Does nothing if no turn runs.

@@ -3,6 +3,7 @@
 //! Invariant: the stored answer is the text that the notifier received, and no text is sent twice. A tool call counts
 //! only if its answer was complete.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -195,10 +196,11 @@ impl ModelCall<'_> {
         estimate: &mut UsageEstimate,
     ) -> Result<(ModelStop, Usage), Option<LlmError>> {
         let mut stream = self.provider.stream(request);
+        let mut cancelled = pin!(self.cancel.cancelled());
         loop {
             let event = tokio::select! {
                 biased;
-                () = self.cancel.cancelled() => return Err(None),
+                () = &mut cancelled => return Err(None),
                 event = stream.next() => event,
             };
             // Text that the joiner holds back counts, too. Dropping the stream ends the request.

@@ -282,8 +282,11 @@ async fn an_answer_that_breaks_off_is_a_lost_connection() {
     let body = format!("data: {}\n\n", delta(&json!({"content": "half"}), ""));
     let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len() + 100);
     let [own, genai] = ask_both("gpt-4o", &prompt("hello"), answer, 4096).await;
-    assert_eq!(own.1, genai.1);
-    assert!(matches!(own.1.as_slice(), [Ok(StreamEvent::Text(_)), Err(LlmError::Transient { .. })]), "{:?}", own.1);
+    // The words of the error are those of the HTTP client, and depend on how a body is read.
+    for (_, events) in [own, genai] {
+        let is_lost = matches!(events.as_slice(), [Ok(StreamEvent::Text(_)), Err(LlmError::Transient { .. })]);
+        assert!(is_lost, "{events:?}");
+    }
 }
 
 /// genai repeats the call for each index that is missing before it.

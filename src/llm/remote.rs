@@ -2,8 +2,10 @@
 //!
 //! Invariant: keys come from the front end and go only to their provider. No error and no log contains a key.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -192,7 +194,7 @@ impl Provider for HttpProvider {
     fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
         let ticket = self.queue.enter(&self.origin);
         let begin = RequestStep::Queue { ticket, request: Box::new(self.prepare(&request)), is_told: false };
-        stream::unfold(begin, |step| self.step(step)).boxed()
+        stream::unfold(begin, |step| self.step(step)).flatten().boxed()
     }
 }
 
@@ -202,97 +204,120 @@ enum PreparedRequest {
     Genai(ChatRequest),
 }
 
-/// Where a request is on its way: in the queue, at the provider, answered.
-enum RequestStep<'a> {
+/// Where a request is on its way.
+enum RequestStep {
     Queue { ticket: QueueTicket, request: Box<PreparedRequest>, is_told: bool },
-    Answer { events: BoxStream<'a, Result<StreamEvent, LlmError>>, place: RequestPlace },
-    End,
+    Sent,
 }
 
 impl HttpProvider {
-    /// Returns the next event of a request, and the step after it. The request holds its place until the last event.
-    async fn step<'a>(&'a self, step: RequestStep<'a>) -> Option<(Result<StreamEvent, LlmError>, RequestStep<'a>)> {
-        let (mut events, mut place) = match step {
-            RequestStep::End => return None,
-            RequestStep::Answer { events, place } => (events, place),
-            RequestStep::Queue { mut ticket, request, is_told } => {
-                let place = tokio::select! {
-                    biased;
-                    place = ticket.place() => place,
-                    () = tokio::time::sleep(QUEUE_NOTICE), if !is_told => {
-                        let event = StreamEvent::Queued { waiting: ticket.waiting() };
-                        return Some((Ok(event), RequestStep::Queue { ticket, request, is_told: true }));
-                    }
-                };
-                match self.open(*request).await {
-                    Err(error) => (stream::iter([Err(error)]).boxed(), place),
-                    Ok(events) => (self.events(events).boxed(), place),
-                }
+    /// Returns the events of the next step of a request, and the step after it.
+    async fn step(&self, step: RequestStep) -> Option<(BoxStream<'_, Result<StreamEvent, LlmError>>, RequestStep)> {
+        let RequestStep::Queue { mut ticket, request, is_told } = step else { return None };
+        let place = tokio::select! {
+            biased;
+            place = ticket.place() => place,
+            () = tokio::time::sleep(QUEUE_NOTICE), if !is_told => {
+                let event = StreamEvent::Queued { waiting: ticket.waiting() };
+                return Some((stream::iter([Ok(event)]).boxed(), RequestStep::Queue { ticket, request, is_told: true }));
             }
         };
-        let event = events.next().await?;
-        match &event {
-            Err(LlmError::RateLimited { retry_after, .. }) => place.note_refusal(*retry_after),
-            Err(_) => {}
-            Ok(StreamEvent::Done { usage, .. }) => place.note_answer(usage.input + usage.output),
-            Ok(_) => place.note_start(),
+        let mut answer = AnswerStream {
+            provider: self,
+            place: Some(place),
+            events: stream::empty().boxed(),
+            pending: VecDeque::new(),
+            is_heard: false,
+            arguments: Arguments::default(),
+        };
+        match self.open(*request).await {
+            Ok(events) => answer.events = events,
+            Err(error) => answer.pending.push_back(Err(error)),
         }
-        let is_last = matches!(event, Err(_) | Ok(StreamEvent::Done { .. }));
-        Some((event, if is_last { RequestStep::End } else { RequestStep::Answer { events, place } }))
+        Some((answer.boxed(), RequestStep::Sent))
     }
 }
 
-impl HttpProvider {
-    /// Converts the events of the provider. Nothing follows `Done` or an error.
-    fn events(&self, events: AnswerEvents) -> impl Stream<Item = Result<StreamEvent, LlmError>> {
-        let begun = (events, false, false, Arguments::default());
-        let whole = stream::unfold(begun, async move |(mut events, heard, over, mut arguments)| {
-            if over {
-                return None;
-            }
-            let Some(event) = events.next().await else {
-                let reason = if heard {
+/// The events of an answer. Nothing follows `Done` or an error.
+struct AnswerStream<'a> {
+    provider: &'a HttpProvider,
+    /// The place of the request at the provider. `None` after the last event.
+    place: Option<RequestPlace>,
+    events: AnswerEvents,
+    /// Events that were converted and not returned yet.
+    pending: VecDeque<Result<StreamEvent, LlmError>>,
+    is_heard: bool,
+    arguments: Arguments,
+}
+
+impl Stream for AnswerStream<'_> {
+    type Item = Result<StreamEvent, LlmError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let answer = &mut *self;
+        let Some(place) = &mut answer.place else { return Poll::Ready(None) };
+        while answer.pending.is_empty() {
+            let Some(event) = ready!(answer.events.poll_next_unpin(context)) else {
+                let reason = if answer.is_heard {
                     "the connection was lost before the answer was complete"
                 } else {
                     "it answered without saying anything; is its address that of a model?"
                 };
-                return Some((vec![Err(self.cut(reason))], (events, heard, true, arguments)));
+                answer.pending.push_back(Err(answer.provider.cut(reason)));
+                break;
             };
-            if arguments.exceed(&event) {
-                let error = LlmError::AnswerTooLong { model: self.name.to_string() };
-                return Some((vec![Err(error)], (events, heard, true, arguments)));
+            if answer.arguments.exceed(&event) {
+                let model = answer.provider.name.to_string();
+                answer.pending.push_back(Err(LlmError::AnswerTooLong { model }));
+            } else {
+                answer.provider.translate_event(event, &mut answer.pending);
             }
-            let pieces = self.translate_event(event);
-            let over = pieces.iter().any(|piece| matches!(piece, Err(_) | Ok(StreamEvent::Done { .. })));
-            let heard = heard || !pieces.is_empty();
-            Some((pieces, (events, heard, over, arguments)))
-        });
-        whole.flat_map(stream::iter)
+            answer.is_heard |= !answer.pending.is_empty();
+        }
+        let event = answer.pending.pop_front();
+        match &event {
+            Some(Ok(StreamEvent::Done { usage, .. })) => place.note_answer(usage.input + usage.output),
+            Some(Ok(_)) => {
+                place.note_start();
+                return Poll::Ready(event);
+            }
+            Some(Err(LlmError::RateLimited { retry_after, .. })) => place.note_refusal(*retry_after),
+            Some(Err(_)) | None => {}
+        }
+        answer.place = None;
+        Poll::Ready(event)
     }
+}
 
+impl HttpProvider {
     fn cut(&self, reason: &str) -> LlmError {
         LlmError::Transient { model: self.name.to_string(), reason: reason.to_owned(), retry_after: None }
     }
 
-    fn translate_event(&self, event: genai::Result<ChatStreamEvent>) -> Vec<Result<StreamEvent, LlmError>> {
+    /// Adds the events that an event of the provider stands for.
+    fn translate_event(
+        &self,
+        event: genai::Result<ChatStreamEvent>,
+        pending: &mut VecDeque<Result<StreamEvent, LlmError>>,
+    ) {
         match event {
-            Ok(ChatStreamEvent::Chunk(chunk)) => vec![Ok(StreamEvent::Text(chunk.content))],
-            Ok(ChatStreamEvent::ReasoningChunk(chunk)) => vec![Ok(StreamEvent::Thought(chunk.content))],
+            Ok(ChatStreamEvent::Chunk(chunk)) => pending.push_back(Ok(StreamEvent::Text(chunk.content))),
+            Ok(ChatStreamEvent::ReasoningChunk(chunk)) => pending.push_back(Ok(StreamEvent::Thought(chunk.content))),
             // For Gemini, genai reports an end without a stop reason when the connection was lost.
             Ok(ChatStreamEvent::End(end))
                 if self.target.model.adapter_kind == AdapterKind::Gemini && end.captured_stop_reason.is_none() =>
             {
-                vec![Err(self.cut("the connection was lost before the answer was complete"))]
+                pending.push_back(Err(self.cut("the connection was lost before the answer was complete")));
             }
-            Ok(ChatStreamEvent::End(end)) => end_events(end).into_iter().map(Ok).collect(),
+            Ok(ChatStreamEvent::End(end)) => pending.extend(end_events(end).into_iter().map(Ok)),
             // genai returns the complete calls with the end event.
             Ok(
                 ChatStreamEvent::ToolCallChunk(_)
                 | ChatStreamEvent::ThoughtSignatureChunk(_)
                 | ChatStreamEvent::Start
                 | ChatStreamEvent::Heartbeat,
-            ) => Vec::new(),
-            Err(error) => vec![Err(self.failure(&error))],
+            ) => {}
+            Err(error) => pending.push_back(Err(self.failure(&error))),
         }
     }
 }

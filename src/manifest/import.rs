@@ -203,7 +203,22 @@ pub fn service_text(manifest: &ServiceManifest, comment: &str) -> String {
         );
         lines.push(format!("# sandbox: {{files: read-only, network: [{}]}}", package_hosts(&stdio.command)));
     }
-    lines.join("\n") + "\n"
+    escape_for_yaml(&(lines.join("\n") + "\n"))
+}
+
+/// Escapes the characters that JSON allows in a text and YAML does not. They occur only in quoted texts.
+fn escape_for_yaml(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => escaped.push(c),
+            c if c.is_control() || matches!(c, '\u{FFFE}' | '\u{FFFF}') => {
+                escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            c => escaped.push(c),
+        }
+    }
+    escaped
 }
 
 /// Returns the hosts that a program needs at least. Package runners download the package.

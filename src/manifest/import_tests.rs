@@ -197,3 +197,13 @@ fn a_file_that_is_none_of_these_is_refused_with_the_reason() {
         assert!(error.to_string().contains(expected), "{text}: {error}");
     }
 }
+
+#[test]
+fn characters_that_yaml_refuses_are_written_as_escapes() {
+    let command = "a\t\u{7F}\u{85}\u{9F}\u{FFFE}é";
+    let config = serde_json::json!({"mcpServers": {"x": {"command": command}}}).to_string();
+    let read = read_foreign("x.json", &config).expect("a file of services");
+    let written = service_text(&read.services[0], "from x.json");
+    let loaded = yaml::parse(&SourceFile::new("x.yaml", written.as_str())).expect("a manifest");
+    assert_eq!(loaded["transport"]["stdio"]["command"], command, "{written}");
+}

@@ -35,6 +35,9 @@ const SHORT: usize = 3;
 const LONG: usize = 5;
 /// Characters around an excerpt that are checked for secrets, so that it cannot contain the first half of one.
 const MARGIN: usize = 120;
+/// Characters of a message that are searched for a shared word, and those on each side of it that are looked at.
+const MAX_MESSAGE_CHARS: usize = 100_000;
+const WINDOW: usize = 4_000;
 
 /// Words without topic. Frequent words that are missing here get a low weight.
 const STOP_WORDS: &str = "a about after again all already also always an and another any are around as at back be because been \
@@ -179,31 +182,45 @@ async fn quote_match(
 /// Returns at most `length` characters of whole words, starting shortly before the first shared word. `None` if there
 /// is a secret in or near them.
 fn excerpt(text: &str, words: &[&str], length: usize) -> Option<String> {
-    let line: Vec<char> = strip_to_line(&text.chars().take(100_000).collect::<String>()).chars().collect();
-    let from = place(&line, words).saturating_sub(length / 4);
+    let stems: Vec<Vec<char>> = words.iter().map(|word| stem(word)).collect();
+    // A message may be long, so only its part around the word is copied.
+    let word = place(text, &stems).unwrap_or_default();
+    let first = text[..word].char_indices().rev().take(WINDOW).last().map_or(word, |(at, _)| at);
+    let last = text[word..].char_indices().nth(WINDOW).map_or(text.len(), |(at, _)| word + at);
+    let line = strip_to_line(&text[first..last]);
+    let word = line[..place(&line, &stems).unwrap_or_default()].chars().count();
+    let line: Vec<char> = line.chars().collect();
+    let from = word.saturating_sub(length / 4);
     let from =
         if from == 0 { 0 } else { from + line[from..].iter().position(|c| *c == ' ').map_or(0, |space| space + 1) };
     let mut end = (from + length).min(line.len());
     if end < line.len() {
         end = line[from..end].iter().rposition(|c| *c == ' ').map_or(end, |space| from + space);
     }
+    let is_cut = (first > 0 && from < MARGIN) || (last < text.len() && end + MARGIN > line.len());
     let near: String = line[from.saturating_sub(MARGIN)..(end + MARGIN).min(line.len())].iter().collect();
-    if end <= from || secrets::find_secret(&near).is_some() {
+    if end <= from || is_cut || secrets::find_secret(&near).is_some() {
         return None;
     }
     let (before, after) = (if from > 0 { "…" } else { "" }, if end < line.len() { "…" } else { "" });
     Some(format!("{before}{}{after}", line[from..end].iter().collect::<String>()))
 }
 
-/// Returns the index of the first of the words or of one of its forms, or 0 if none occurs.
-fn place(line: &[char], words: &[&str]) -> usize {
-    let lower: Vec<char> = line.iter().map(|c| c.to_lowercase().next().unwrap_or(*c)).collect();
-    let stems: Vec<Vec<char>> = words.iter().map(|word| stem(word)).collect();
-    let begins = |at: &usize| {
-        let first = *at == 0 || !lower[*at - 1].is_alphanumeric();
-        first && stems.iter().any(|stem| lower[*at..].starts_with(stem))
-    };
-    (0..lower.len()).find(begins).unwrap_or_default()
+/// Returns the place in bytes where a word begins with one of the stems.
+fn place(text: &str, stems: &[Vec<char>]) -> Option<usize> {
+    let lower = |c: char| c.to_lowercase().next().unwrap_or(c);
+    let mut is_in_word = false;
+    for (at, c) in text.char_indices().take(MAX_MESSAGE_CHARS) {
+        let begins = |stem: &Vec<char>| {
+            let mut letters = text[at..].chars().map(lower);
+            stem.iter().all(|letter| letters.next() == Some(*letter))
+        };
+        if !is_in_word && stems.iter().any(begins) {
+            return Some(at);
+        }
+        is_in_word = c.is_alphanumeric();
+    }
+    None
 }
 
 /// Returns the prefix that most forms of a word share.

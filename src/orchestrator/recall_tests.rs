@@ -212,6 +212,16 @@ async fn looking_back_takes_no_time_that_anybody_notices() {
     assert!(best < Duration::from_millis(25), "{best:?}, without optimisation");
 }
 
+#[test]
+fn an_excerpt_of_a_long_message_is_around_the_word() {
+    let filler = "nothing to see here ".repeat(1_000);
+    let quoted = excerpt(&format!("{filler}the Zebras drink\n\ntea {filler}"), &["zebra"], 40);
+    assert_eq!(quoted.as_deref(), Some("…here the Zebras drink tea nothing to…"));
+    // Characters that are not shown could hide that a secret is cut.
+    let hidden = "\u{200B}".repeat(5_000);
+    assert_eq!(excerpt(&format!("{filler}{hidden}zebra{hidden}{filler}"), &["zebra"], 40), None);
+}
+
 proptest! {
     #[test]
     fn excerpt_is_bounded_and_has_no_control_characters(text in "(?s).{0,400}", length in 1_usize..200) {

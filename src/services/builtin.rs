@@ -293,18 +293,24 @@ impl<H: ServerHandler> BuiltinConnection<H> {
         let volatile = offers.prompts.as_ref().is_some_and(|prompts| changes(prompts.list_changed))
             || offers.resources.as_ref().is_some_and(|resources| changes(resources.list_changed));
         let mut catalog = Catalog { volatile, ..Catalog::default() };
+        let listing = CatalogRead::default();
+        let request = || {
+            let mut request = self.request(context);
+            request.extensions.insert(listing.clone());
+            request
+        };
         if offers.tools.is_some() {
-            let tools = self.handler.list_tools(None, self.request(context)).await?;
+            let tools = self.handler.list_tools(None, request()).await?;
             catalog.tools = tools.tools.into_iter().map(content::spec).collect();
         }
         if offers.prompts.is_some() {
-            let prompts = self.handler.list_prompts(None, self.request(context)).await?;
+            let prompts = self.handler.list_prompts(None, request()).await?;
             catalog.prompts = prompts.prompts.iter().map(content::json).collect();
         }
         if offers.resources.is_some() {
-            let resources = self.handler.list_resources(None, self.request(context)).await?;
+            let resources = self.handler.list_resources(None, request()).await?;
             catalog.resources = resources.resources.iter().map(content::json).collect();
-            let templates = self.handler.list_resource_templates(None, self.request(context)).await?;
+            let templates = self.handler.list_resource_templates(None, request()).await?;
             catalog.templates = templates.resource_templates.iter().map(content::json).collect();
         }
         Ok(catalog)
@@ -318,6 +324,10 @@ impl<H: ServerHandler> BuiltinConnection<H> {
         request
     }
 }
+
+/// What the requests for one catalog share: a handler reads for the first of them, and not again for the others.
+#[derive(Debug, Clone, Default)]
+struct CatalogRead(Arc<OnceLock<Arc<dyn Any + Send + Sync>>>);
 
 /// Runs a handler until it answers, panics or times out, or for two seconds after cancellation.
 async fn run_guarded<T>(

@@ -16,8 +16,8 @@ const MAX_ATTACHED: usize = 256 << 10;
 /// Returns the resources of the mode as links for a prompt. Leaves out built-in services, which have commands and tools
 /// for theirs.
 pub async fn links(binding: &Binding) -> Vec<Content> {
-    let resources = binding.resources().await;
-    let listed = resources.into_iter().filter(|of| !of.template && !binding.has_built_in(&of.service));
+    let resources = binding.resources_where(|service| !binding.has_built_in(service)).await;
+    let listed = resources.into_iter().filter(|of| !of.template);
     let link = |of: crate::broker::ServiceResource| {
         let text = |key: &str| of.value[key].as_str().map(sanitize_text).filter(|text| !text.is_empty());
         let uri = of.value["uri"].as_str()?;

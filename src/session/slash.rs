@@ -72,7 +72,8 @@ impl Session {
 /// as commands too, unless its external agent has a command of that name.
 pub async fn prompts(session: &Session, binding: &Binding, taken: &[&str]) -> BTreeMap<String, ServicePrompt> {
     let mut all = service_prompts(binding, taken).await;
-    if all.values().any(|of| of.service.as_str() == KNOWLEDGE) {
+    // The library has the same items.
+    if binding.has_whole(KNOWLEDGE) {
         return all;
     }
     let Some(library) = session.library().await else { return all };

@@ -119,6 +119,7 @@ fn unconfigured_chat_shows_what_is_active_and_what_to_type() {
     sandbox.write("project/a.txt", "alpha\n");
     terminal.enter("read a.txt");
     terminal.shows("● developer__read_file a.txt");
+    terminal.waits_for_input();
     terminal.press(&["C-d"]);
     terminal.shows("[exit 0]");
 }
@@ -416,6 +417,7 @@ fn a_session_in_which_nothing_was_said_is_not_kept() {
             terminal.shows("a new session; the previous session has no messages");
             terminal.shows_times("›", 2);
         }
+        terminal.waits_for_input();
         terminal.press(&["C-d"]);
         terminal.shows("[exit 0]");
         assert!(!terminal.whole().contains("continues this session"), "{}", terminal.whole());

@@ -79,11 +79,14 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Another process copies the file. If this one did, a child of another test could still have it open for writing when
+/// it is started, which is then refused.
+#[expect(clippy::disallowed_methods, reason = "a tool of the test")]
 fn copy(program: &Path, sandbox: &Sandbox) -> PathBuf {
     let folder = sandbox.path("bin");
     fs::create_dir_all(&folder).unwrap();
     let copy = folder.join(program.file_name().unwrap());
-    fs::copy(program, &copy).unwrap();
+    assert!(Command::new("cp").arg(program).arg(&copy).status().unwrap().success());
     copy
 }
 

@@ -59,8 +59,13 @@ impl Binding {
 
     /// Returns the resources and templates of services in scope as a whole.
     pub async fn resources(&self) -> Vec<ServiceResource> {
+        self.resources_where(|_| true).await
+    }
+
+    /// Returns those of services that `wanted` accepts.
+    pub async fn resources_where(&self, wanted: impl Fn(&ServiceName) -> bool) -> Vec<ServiceResource> {
         let mut resources = Vec::new();
-        for (service, catalog) in self.current_catalogs().await {
+        for (service, catalog) in self.current_catalogs(wanted).await {
             let of = |template| {
                 let service = service.clone();
                 move |value: &Value| ServiceResource { service: service.clone(), value: value.clone(), template }
@@ -74,7 +79,7 @@ impl Binding {
     /// Returns the prompts of services in scope as a whole, keyed by `service__prompt`.
     pub async fn prompts(&self) -> BTreeMap<String, (ServiceName, Value)> {
         let mut prompts = BTreeMap::new();
-        for (service, catalog) in self.current_catalogs().await {
+        for (service, catalog) in self.current_catalogs(|_| true).await {
             for prompt in &catalog.prompts {
                 let name = format!("{service}__{}", prompt["name"].as_str().unwrap_or_default());
                 prompts.insert(name, (service.clone(), prompt.clone()));
@@ -83,9 +88,14 @@ impl Binding {
         prompts
     }
 
-    /// Returns the current catalogs of the services in scope as a whole.
-    async fn current_catalogs(&self) -> Vec<(ServiceName, Arc<Catalog>)> {
-        let mut whole = self.whole.clone();
+    /// Returns true if a service is in scope as a whole.
+    pub fn has_whole(&self, service: &str) -> bool {
+        self.whole.iter().any(|(name, _)| name.as_str() == service)
+    }
+
+    /// Returns the current catalogs of those services in scope as a whole that `wanted` accepts.
+    async fn current_catalogs(&self, wanted: impl Fn(&ServiceName) -> bool) -> Vec<(ServiceName, Arc<Catalog>)> {
+        let mut whole: Vec<_> = self.whole.iter().filter(|(name, _)| wanted(name)).cloned().collect();
         for (name, catalog) in &mut whole {
             let Some(service) = self.services.get(name) else { continue };
             if !catalog.volatile {

@@ -41,8 +41,8 @@ impl SessionState {
 
     /// Returns what a session does now.
     pub(super) fn of(state: &ServerState, id: &str) -> Self {
-        let is_busy = state.parts.open_sessions.find(id).is_some_and(|open| open.is_busy());
-        match (is_busy, state.parts.console.requests.is_waiting(id)) {
+        let is_running = state.parts.open_sessions.find(id).is_some_and(|open| open.is_running());
+        match (is_running, state.parts.console.requests.is_waiting(id)) {
             (_, true) => Self::Waiting,
             (true, false) => Self::Running,
             (false, false) => Self::Idle,

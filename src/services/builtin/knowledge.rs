@@ -34,7 +34,7 @@ use self::item::{Item, ItemKind};
 use self::recipe::RecipeItem;
 use self::show::{MAX_LINE, add_label, extras, instructions, list_data, list_text, uri};
 use super::answer::{self, ToolRefusal, ToolReply};
-use super::{call_context, schema};
+use super::{CatalogRead, call_context, schema};
 use crate::ids::nearest;
 use crate::services::UserFolders;
 use crate::tool::SessionContext;
@@ -90,11 +90,19 @@ impl KnowledgeService {
         }
     }
 
-    /// Searches the folders again.
+    /// Searches the folders again, unless another request for the same catalog has.
     async fn search(&self, context: &RequestContext<RoleServer>) -> Result<Arc<KnowledgeItems>, ToolRefusal> {
+        let listing = context.extensions.get::<CatalogRead>();
+        let known = listing.and_then(|listing| listing.0.get()).cloned();
+        if let Some(found) = known.and_then(|known| known.downcast().ok()) {
+            return Ok(found);
+        }
         let (cwd, user) = (call_context(context)?.session.cwd.clone(), self.user.clone());
         let found = blocking(move || Ok(find(&cwd, &user))).await.map(Arc::new)?;
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&found);
+        if let Some(listing) = listing {
+            listing.0.get_or_init(|| Arc::clone(&found) as _);
+        }
         Ok(found)
     }
 }

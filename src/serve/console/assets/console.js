@@ -176,9 +176,9 @@ for (const form of document.querySelectorAll("form[data-stay]")) {
     button.disabled = true;
     try {
       const answer = await post(form.action, await fieldsOf(form));
-      problem.hidden = answer.ok;
       if (!answer.ok) problem.textContent = await answer.text();
-      else {
+      problem.hidden = answer.ok;
+      if (answer.ok) {
         form.dispatchEvent(new Event("sent"));
         for (const input of form.querySelectorAll("input[type=file]")) input.value = "";
         const next = answer.headers.get("x-console-next");
@@ -203,7 +203,6 @@ if (page) {
   let last = Number(page.dataset.last);
   let busy = false;
   let again = false;
-  let hasEnded = false;
   let draft = null;
   // Text that came since the last frame: a page draws each frame once, however many pieces there are.
   let pieces = [];
@@ -285,9 +284,6 @@ if (page) {
           $("#session-tasks").replaceChildren(parse(news.tasks));
         });
         again ||= news.more;
-        // The server says that a turn has ended a moment before the session is idle.
-        if (hasEnded && news.state === "running") setTimeout(catchUp, 500);
-        else hasEnded = false;
       }
     } catch { /* The stream reconnects, and then asks again. */ } finally { busy = false; }
   }
@@ -308,7 +304,6 @@ if (page) {
         catchUp();
         break;
       case "text": case "thought":
-        hasEnded = false;
         stream(message.kind, message.text);
         break;
       case "progress": $("#session-progress").textContent = message.text; break;
@@ -325,7 +320,6 @@ if (page) {
         $("#session-progress").textContent = message.problem ?? "";
         endLive();
         showWork("idle");
-        hasEnded = true;
         catchUp();
         break;
     }
@@ -354,9 +348,9 @@ if (approvals) {
     for (const button of row.querySelectorAll("button")) button.disabled = true;
     try {
       const sent = await post(`/console/approvals/${row.dataset.request}`, [...fields, ["answer", word]]);
-      problem.hidden = sent.ok;
       if (sent.ok) $("form", row)?.dispatchEvent(new Event("sent"));
       else problem.textContent = await sent.text();
+      problem.hidden = sent.ok;
       // An answer that does not fit leaves the request open.
       if (!sent.ok && sent.status !== 409) for (const button of row.querySelectorAll("button")) button.disabled = false;
       await refresh();

@@ -3,6 +3,7 @@
 //!
 //! Invariant: a project item is read only if its path, with links resolved, is in the project.
 
+use std::cell::LazyCell;
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,18 +64,20 @@ pub(super) fn find(cwd: &Path, user: &UserFolders) -> KnowledgeItems {
         found: KnowledgeItems::default(),
     };
     let of_user = user_folders(user);
-    let own: HashSet<_> = of_user.iter().filter_map(|(_, folder)| fs::canonicalize(folder).ok()).collect();
+    // Every prompt searches, and most projects have none of these folders. So links are resolved only for one that exists.
+    let own: LazyCell<HashSet<_>, _> =
+        LazyCell::new(|| of_user.iter().filter_map(|(_, folder)| fs::canonicalize(folder).ok()).collect());
     for place in real.ancestors().take_while(|place| place.starts_with(&root)) {
         for (kind, folder) in PROJECT {
             let folder = place.join(folder);
             // The project may be the user's home, whose folders are searched as the user's.
-            if !fs::canonicalize(&folder).is_ok_and(|real| own.contains(&real)) {
+            if folder.exists() && !fs::canonicalize(&folder).is_ok_and(|real| own.contains(&real)) {
                 search.folder(kind, ItemOrigin::Project, &folder);
             }
         }
     }
-    for (kind, folder) in of_user {
-        search.folder(kind, ItemOrigin::User, &folder);
+    for (kind, folder) in &of_user {
+        search.folder(*kind, ItemOrigin::User, folder);
     }
     let mut found = search.found;
     found.items.sort_by(|a, b| a.name.cmp(&b.name));
