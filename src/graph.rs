@@ -13,7 +13,7 @@ mod sandbox_view;
 mod sandboxes;
 mod scope;
 
-use crate::diagnostic::{self, Diagnostic};
+use crate::diagnostic::{self, Diagnostic, Severity};
 use crate::manifest::Manifests;
 use sandboxes::SandboxProfiles;
 
@@ -34,12 +34,32 @@ pub struct Resolution {
     pub diagnostics: Vec<Diagnostic>,
 }
 
+/// Whether the diagnostics have notes. A note needs a line and column, and so a second parse of its file.
+#[derive(Clone, Copy, PartialEq)]
+enum NotePolicy {
+    Report,
+    LeaveOut,
+}
+
 /// Resolves manifests; `found` are the diagnostics from loading them.
 pub fn resolve(manifests: Manifests, found: Vec<Diagnostic>) -> Resolution {
+    resolve_with(manifests, found, NotePolicy::Report)
+}
+
+/// Like [`resolve`], but faster, because it looks for errors and warnings only.
+pub fn resolve_without_notes(manifests: Manifests, mut found: Vec<Diagnostic>) -> Resolution {
+    found.retain(|found| found.severity != Severity::Note);
+    resolve_with(manifests, found, NotePolicy::LeaveOut)
+}
+
+fn resolve_with(manifests: Manifests, found: Vec<Diagnostic>, notes: NotePolicy) -> Resolution {
     let mut diagnostics = found;
-    let scopes = checks::check(&manifests, &mut diagnostics);
+    let scopes = checks::check(&manifests, notes, &mut diagnostics);
     let profiles = SandboxProfiles::resolve(&manifests, &scopes);
     checks::check_sandboxes(&manifests, &profiles, &mut diagnostics);
+    if notes == NotePolicy::Report {
+        checks::note_shells(&manifests, &profiles, &mut diagnostics);
+    }
     let graph = ServiceGraph::build(&manifests);
     cycles::check(&graph, &mut diagnostics);
     diagnostic::sort(&mut diagnostics);

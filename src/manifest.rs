@@ -252,7 +252,8 @@ struct ManifestReader<'a> {
 
 impl ManifestReader<'_> {
     fn read(&mut self, role: FileRole, source: &Arc<SourceFile>) -> Vec<ManifestDocument> {
-        let value = match yaml::parse(source) {
+        let known = matches!(self.root, Root::Builtin).then(|| builtin::value(self.path)).flatten();
+        let value = match known.map_or_else(|| yaml::parse(source), Ok) {
             Ok(value) => value,
             Err(diagnostic) => {
                 self.diagnostics.push(*diagnostic);

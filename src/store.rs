@@ -174,6 +174,7 @@ fn open(path: &Path, schema: &Schema) -> Result<Connection, StoreError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(PATIENCE)?;
+        keep_plans(&connection)?;
         // Not even closing the connection may write to the file until it is known to be Skein's.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         let found = match State::of(&mut connection, schema)? {
@@ -213,6 +214,12 @@ pub fn examine(data: &Path) -> Vec<StoreError> {
     let schemas = [&memories::SCHEMA, &sessions::SCHEMA, &routes::SCHEMA, &tokens::SCHEMA];
     let there = FILES.iter().zip(schemas).map(|(name, schema)| (data.join(name), schema));
     there.filter(|(path, _)| path.exists()).filter_map(|(path, schema)| examine_one(&path, schema).err()).collect()
+}
+
+/// Keeps the plan of a prepared statement. SQLite would otherwise plan it again whenever a bound value changes, such as
+/// that of `LIMIT`.
+fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
 fn examine_one(path: &Path, schema: &Schema) -> Result<(), StoreError> {

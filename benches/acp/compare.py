@@ -31,7 +31,8 @@ MEASURES = [
     ("new_last", f"session/new, {SESSIONS}th", "ms", 1 / 20),
     ("chunk_first", "prompt → first chunk, first prompt", "ms", 1 / 20),
     ("chunk_later", "prompt → first chunk, later prompts", "ms", 1 / 10),
-    ("tool", "later prompt with one shell call, total", "ms", 1 / 4),
+    ("tool", "later prompt with one shell call, total", "ms", None),
+    ("tool_plain", "the same, Skein without its sandbox", "ms", 1 / 4),
     ("together", f"{SESSIONS} first prompts at once, until the last ends", "ms", 1 / 20),
     ("stream_time", f"{DELTAS:,} deltas, total time", "ms", None),
     ("stream_cpu", f"{DELTAS:,} deltas, CPU time", "ms", 1 / 10),
@@ -47,10 +48,10 @@ MEASURES = [
 
 
 class Contender:
-    """An agent that is measured: how it is started, and what came out in each round."""
+    """An agent that is measured: how it is started, also without a sandbox, and what came out in each round."""
 
-    def __init__(self, name, command, env):
-        self.name, self.command, self.env, self.rounds = name, command, env, []
+    def __init__(self, name, command, env, plain=()):
+        self.name, self.command, self.env, self.plain, self.rounds = name, command, env, plain, []
 
     def measure(self, port):
         with tempfile.TemporaryDirectory(prefix="bench-") as home:
@@ -58,14 +59,14 @@ class Contender:
             os.mkdir(self.cwd)
             with self.agent():  # The first start in a home writes files that the others find.
                 pass
-            found = self.starts() | self.one_session() | self.many_sessions() | self.with_servers()
+            found = self.starts() | self.one_session() | self.without_sandbox() | self.many_sessions() | self.with_servers()
         self.rounds.append(found)
         return found
 
-    def agent(self):
+    def agent(self, *flags):
         env = {"PATH": os.environ["PATH"], "HOME": self.home, "SHELL": "/bin/bash"}
         env |= {name: value.replace("{PORT}", str(self.port)) for name, value in self.env.items()}
-        return Agent(self.command, env, self.cwd)
+        return Agent([*self.command, *flags], env, self.cwd)
 
     def starts(self):
         def start():
@@ -82,8 +83,7 @@ class Contender:
             assert said == "hello", said
             size = last_request(self.port)
             later = [agent.prompt(session, "bench:say")[0] for _ in range(LATER)]
-            tools = [agent.prompt(session, "bench:tool") for _ in range(LATER)]
-            assert all(said.endswith("done") for _, _, said in tools), tools
+            tool = call_tools(agent, session)
             before = agent.cpu()
             _, whole, said = agent.prompt(session, f"bench:stream:{DELTAS}")
             assert said == "word " * DELTAS, "the stream did not arrive whole"
@@ -92,13 +92,20 @@ class Contender:
                 "memory_1": memory,
                 "chunk_first": 1e3 * first,
                 "chunk_later": 1e3 * statistics.median(later),
-                "tool": 1e3 * statistics.median(whole for _, whole, _ in tools),
+                "tool": tool,
                 "stream_time": 1e3 * whole,
                 "stream_cpu": 1e3 * (agent.cpu() - before),
                 "stream_memory": agent.memory(),
                 "request": size["bytes"],
                 "tools": size["tools"],
             }
+
+    def without_sandbox(self):
+        with self.agent(*self.plain) as agent:
+            session, _ = agent.session(self.cwd)
+            for _ in range(LATER):
+                agent.prompt(session, "bench:say")
+            return {"tool_plain": call_tools(agent, session)}
 
     def many_sessions(self):
         with self.agent() as agent:
@@ -119,6 +126,13 @@ class Contender:
             memory, servers = agent.memory(), agent.running("server.py")
         time = 1e3 * sum(seconds for _, seconds in opened)
         return {"mcp_time": time, "mcp_memory": memory, "mcp_servers": servers}
+
+
+def call_tools(agent, session):
+    """The median time of prompts with one shell call, in milliseconds."""
+    prompts = [agent.prompt(session, "bench:tool") for _ in range(LATER)]
+    assert all(said.endswith("done") for _, _, said in prompts), prompts
+    return 1e3 * statistics.median(whole for _, whole, _ in prompts)
 
 
 def last_request(port):
@@ -184,7 +198,12 @@ def main():
     options = parser.parse_args()
     acp = ["acp", "--agent", "goose", "--mode", "assistant", "--approval", "auto", "--model", "openai:gpt-4o"]
     url, key = "http://127.0.0.1:{PORT}", {"OPENAI_API_KEY": "none"}
-    skein = Contender("skein", [os.path.abspath(options.skein), *acp], {"OPENAI_BASE_URL": url + "/v1", **key})
+    skein = Contender(
+        "skein",
+        [os.path.abspath(options.skein), *acp],
+        {"OPENAI_BASE_URL": url + "/v1", **key},
+        ["--sandbox", "off"],
+    )
     goose = Contender(
         "goose",
         [os.path.abspath(options.goose), "acp"],

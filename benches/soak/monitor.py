@@ -6,13 +6,14 @@ import time
 from pathlib import Path
 
 # What is sampled: key, words for the table, unit, and the growth that is allowed over the measured time: a number, and a
-# part of the value after the warm-up. The larger one counts.
+# part of the value after the warm-up. The larger one counts. The work of a moment takes some of each, and the pool of
+# threads keeps a thread for ten seconds. A leak in each session would be hundreds, even in one minute.
 MEASURES = [
     ("memory", "memory of {}", "MiB", 12.0, 0.10),
-    ("descriptors", "descriptors of {}", "", 6, 0),
-    ("threads", "threads of {}", "", 4, 0),
-    ("sockets", "sockets of {}", "", 4, 0),
-    ("processes", "processes below {}", "", 4, 0),
+    ("descriptors", "descriptors of {}", "", 12, 0),
+    ("threads", "threads of {}", "", 10, 0),
+    ("sockets", "sockets of {}", "", 8, 0),
+    ("processes", "processes below {}", "", 6, 0),
 ]
 TEMPORARY = ("temporary", "temporary files", "", 5, 0)
 # The least value of each window counts, so that what happens to run at a moment does not.

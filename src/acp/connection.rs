@@ -111,7 +111,8 @@ impl ClientConnection {
         opened.map_err(|error| errors::internal_error(error.to_string()))
     }
 
-    /// Loads the project of a session's folder. Fails with the diagnostics of `skein check` if its manifests have errors.
+    /// Loads the project of a session's folder. Fails with the errors and warnings of
+    /// `skein check` if its manifests have errors.
     pub(super) async fn project(&self, cwd: &Path, files: SessionFiles) -> Result<Project, acp::Error> {
         let project = load_project(&self.server.projects, cwd, files, &self.server.grant).await;
         project.map_err(|broken| errors::project_error(&broken))

@@ -51,7 +51,7 @@ pub(super) fn not_stored(id: &str) -> acp::Error {
     error(acp::ErrorCode::ResourceNotFound, format!("there is no session `{id}`")).data(json!({"sessionId": id}))
 }
 
-/// Returns an internal error with the diagnostics of the manifests, in the format of `skein check`.
+/// Returns an internal error with the errors and warnings of the manifests, in the format of `skein check`.
 pub(super) fn project_error(broken: &ProjectError) -> acp::Error {
     let text: String = broken.diagnostics.iter().map(Diagnostic::render_plain).collect();
     let diagnostics: Vec<_> = broken.diagnostics.iter().map(Diagnostic::to_json).collect();

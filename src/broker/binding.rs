@@ -235,6 +235,7 @@ impl Binding {
             relative: client_tools::relative_base(entry, &self.request.session),
             seen,
             validator,
+            nameless_bytes: OnceLock::new(),
         })
     }
 

@@ -95,10 +95,13 @@ pub struct BoundTool {
     /// The service's catalog at freeze time.
     pub(super) seen: Arc<Catalog>,
     pub(super) validator: OnceLock<Result<SchemaValidator, SchemaError>>,
+    /// The result of [`BoundTool::request_bytes`] for a tool without a name.
+    pub(super) nameless_bytes: OnceLock<usize>,
 }
 
 impl BoundTool {
-    /// Returns whether the other tool is equal, so that two bindings can share one. The validator follows from the spec.
+    /// Returns whether the other tool is equal, so that two bindings can share one. What is computed later
+    /// follows from the spec.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let Self {
             service,
@@ -113,6 +116,7 @@ impl BoundTool {
             relative,
             seen,
             validator: _,
+            nameless_bytes: _,
         } = self;
         let patterns = |files: &[Regex]| files.iter().map(|file| file.as_str().to_owned()).collect::<Vec<_>>();
         Arc::ptr_eq(seen, &other.seen)
@@ -124,8 +128,12 @@ impl BoundTool {
 
     /// Returns the bytes that the tool adds to a model request: its name, description and input schema as JSON.
     pub fn request_bytes(&self, name: &str) -> usize {
-        let tool = json!({"name": name, "description": self.spec.description, "input_schema": self.spec.input_schema});
-        tool.to_string().len()
+        // Each prompt asks for it, and the schema is long.
+        let nameless = self.nameless_bytes.get_or_init(|| {
+            let (description, schema) = (&self.spec.description, &self.spec.input_schema);
+            json!({"name": "", "description": description, "input_schema": schema}).to_string().len()
+        });
+        nameless + Value::from(name).to_string().len() - "\"\"".len()
     }
 
     /// Returns the validator of the arguments. Fails if the input schema cannot be used.

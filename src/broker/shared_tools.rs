@@ -107,6 +107,7 @@ mod tests {
             relative: RelativeBase::ToSession,
             seen: Arc::clone(catalog),
             validator: OnceLock::new(),
+            nameless_bytes: OnceLock::new(),
         }
     }
 

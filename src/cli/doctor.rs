@@ -207,9 +207,7 @@ fn manifests(global: &Global, folders: &Folders, found: &mut Findings) -> Option
         }
     };
     for Diagnostic { severity, code, at, problem, help, .. } in &resolved.diagnostics {
-        if *severity != Severity::Note {
-            found.add(*severity, format!("{problem} ({code})"), at.to_string(), help.as_str());
-        }
+        found.add(*severity, format!("{problem} ({code})"), at.to_string(), help.as_str());
     }
     if let Some(plan) = resolved.plan {
         list_managed_settings(global, plan.manifests(), folders, found);

@@ -285,7 +285,7 @@ fn problem(folder: &Path, file: &Path, text: &str) -> Option<String> {
     let name = folder.join(file.file_name().unwrap_or_default());
     let root = Root::Snapshot { files: [(name, text.as_bytes().to_vec())].into(), shown: String::new() };
     let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, root)]);
-    let found = graph::resolve(manifests, found).diagnostics;
+    let found = graph::resolve_without_notes(manifests, found).diagnostics;
     // Only the code, because the message may quote a value, which may be a secret.
     let error = found.into_iter().find(|found| found.severity == Severity::Error)?;
     Some(format!("what it would become is not valid ({} in docs/diagnostics.md)", error.code))

@@ -31,6 +31,7 @@ pub(super) fn start(global: &Global, folders: &Folders) -> (Option<String>, Opti
             .json()
             .with_writer(Mutex::new(file))
             .with_filter(EnvFilter::new(format!("info,{HIDDEN}")))
+            .boxed()
     });
     let to_stderr = std::env::var("SKEIN_LOG").ok().filter(|filter| !filter.is_empty()).map(|filter| {
         // By default, the layer would also colour redirected output.
@@ -39,6 +40,7 @@ pub(super) fn start(global: &Global, folders: &Folders) -> (Option<String>, Opti
             .with_ansi(colour)
             .with_writer(std::io::stderr)
             .with_filter(EnvFilter::new(format!("{filter},{HIDDEN}")))
+            .boxed()
     });
     let (export, warning) = match telemetry::start(|| managed_files::layer(global, folders)) {
         Ok(export) => (export, warning),
@@ -47,9 +49,12 @@ pub(super) fn start(global: &Global, folders: &Folders) -> (Option<String>, Opti
     let (spans, guard) = export.unzip();
     let to_receiver = spans.map(|layer| {
         let filter = layer.filter();
-        layer.with_filter(filter)
+        layer.with_filter(filter).boxed()
     });
-    let started = tracing_subscriber::registry().with(to_file).with(to_stderr).with(to_receiver).try_init();
+    // The list has no `None`: tracing treats such a layer as one without a filter. It would then compute every event and
+    // span, with message content, although no layer shows it.
+    let layers: Vec<_> = [to_file, to_stderr, to_receiver].into_iter().flatten().collect();
+    let started = tracing_subscriber::registry().with(layers).try_init();
     (warning.or_else(|| started.err().map(|error| error.to_string())), guard)
 }
 

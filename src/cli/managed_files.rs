@@ -49,7 +49,7 @@ pub(super) fn layer(global: &Global, folders: &Folders) -> Option<ManagedLayer> 
 /// error.
 pub(super) fn empty_plan(global: &Global, folders: &Folders) -> Result<Plan, CommandError> {
     let (manifests, found) = load_managed(&[], None, &files(global, folders)?);
-    let Resolution { plan, diagnostics } = graph::resolve(manifests, found);
+    let Resolution { plan, diagnostics } = graph::resolve_without_notes(manifests, found);
     plan.ok_or_else(|| {
         let first = diagnostics.iter().find(|found| found.severity == Severity::Error);
         let first = first.map(|found| format!("{}: {}", found.at, found.problem)).unwrap_or_default();

@@ -119,7 +119,7 @@ fn check(
     let agents = manifests.agents.values().filter(|entry| is_ours(entry.layer)).map(|entry| &entry.overrides);
     let services = manifests.services.values().filter(|entry| is_ours(entry.layer)).map(|entry| &entry.overrides);
     let replaces = agents.chain(services).flatten().next().cloned();
-    let mut found = graph::resolve(manifests, found).diagnostics;
+    let mut found = graph::resolve_without_notes(manifests, found).diagnostics;
     found.retain(|diagnostic| diagnostic.severity == Severity::Error);
     if found.is_empty() {
         return Ok(replaces);

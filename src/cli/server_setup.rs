@@ -51,7 +51,7 @@ impl ServerSetup for LocalSetup {
             folder: self.folders.config.display().to_string(),
             files: files.collect(),
             others: others(&manifests),
-            diagnostics: without_notes(resolution.diagnostics),
+            diagnostics: resolution.diagnostics,
         })
     }
 

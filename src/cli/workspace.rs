@@ -88,12 +88,13 @@ fn profile_selection(global: &Global, folders: &Folders) -> Result<Option<Profil
     Ok(Some(ProfileSelection::File { file: folders.display_path(path), text }))
 }
 
-/// Like [`resolve`], but returns the notes instead of printing them. Leaves out an untrusted project.
+/// Like [`resolve`], but returns what there is to tell the user instead of printing it. Leaves out an untrusted
+/// project, and the notes about manifests.
 pub(super) fn resolve_quietly(global: &Global, folders: &Folders) -> Result<(Resolution, Vec<String>), CommandError> {
     let Layers { roots, mut notes } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
     let (manifests, found) = load(global, &roots, folders)?;
     notes.extend(managed_files::notes(global, &manifests));
-    Ok((graph::resolve(manifests, found), notes))
+    Ok((graph::resolve_without_notes(manifests, found), notes))
 }
 
 /// Like [`resolve_quietly`], as if a file of the user's folder had another text. `file` is relative to that folder.
@@ -114,7 +115,7 @@ pub(super) fn resolve_draft(
     let place = roots.iter().take_while(|(layer, _)| *layer == Layer::Builtin).count();
     roots.insert(place, (Layer::User, draft));
     let (manifests, found) = load(global, &roots, folders)?;
-    Ok(graph::resolve(manifests, found))
+    Ok(graph::resolve_without_notes(manifests, found))
 }
 
 /// Returns all manifests of the same layers that can be read, for `skein doctor`, which reports every problem.
@@ -210,7 +211,7 @@ pub(super) fn resolve_with(
     roots.push((Layer::Extra, Root::Snapshot { files, shown: String::new() }));
     let (manifests, found) = load(global, &roots, folders)?;
     notes.extend(managed_files::notes(global, &manifests));
-    Ok((graph::resolve(manifests, found), notes))
+    Ok((graph::resolve_without_notes(manifests, found), notes))
 }
 
 fn sound(Resolution { plan, diagnostics }: Resolution, output: &mut CommandOutput) -> Result<Plan, CommandError> {

@@ -251,7 +251,7 @@ impl WorkspaceLoader {
         let mut notes = last.notes.clone();
         let more = managed_files::notes(&self.global, &manifests).into_iter().chain([MANAGED_APPLY.to_owned()]);
         notes.extend(more.filter(|note| !last.notes.contains(note)));
-        let plan = graph::resolve(manifests, found).plan?;
+        let plan = graph::resolve_without_notes(manifests, found).plan?;
         let project = self.project(plan, Vec::new(), notes, folders);
         // The rules that come from no file stay.
         let broker = last.broker.with_plan(Arc::clone(project.broker.plan()));

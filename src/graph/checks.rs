@@ -11,19 +11,24 @@ mod values;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use super::NotePolicy;
 use super::scope::ToolScope;
 use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::ids::{AgentName, ModeId, ModelRef, PROVIDERS, ServiceName, nearest, rest_name};
 use crate::manifest::{
-    ConfigEntry, DocumentPath, Layer, ManagedProvider, Manifests, PermissionRule, RuleEffect, Transport,
+    ConfigEntry, DocumentPath, Layer, ManagedProvider, Manifests, PermissionRule, RuleEffect, SourceFile, Transport,
 };
 use crate::network::HostPattern;
 
-pub(super) use sandbox::check_sandboxes;
+pub(super) use sandbox::{check_sandboxes, note_shells};
 
 /// Runs all checks, and resolves the tool groups of each mode.
-pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashMap<ModeId, ToolScope> {
-    let mut checks = Checks { manifests, found, asked_for: HashSet::new(), declared_groups: BTreeSet::new() };
+pub(super) fn check(
+    manifests: &Manifests,
+    notes: NotePolicy,
+    found: &mut Vec<Diagnostic>,
+) -> HashMap<ModeId, ToolScope> {
+    let mut checks = Checks { manifests, notes, found, asked_for: HashSet::new(), declared_groups: BTreeSet::new() };
     checks.services();
     let scopes = checks.agents();
     for config in &manifests.configs {
@@ -42,6 +47,7 @@ pub(super) fn check(manifests: &Manifests, found: &mut Vec<Diagnostic>) -> HashM
 
 struct Checks<'a> {
     manifests: &'a Manifests,
+    notes: NotePolicy,
     found: &'a mut Vec<Diagnostic>,
     asked_for: HashSet<&'a ServiceName>,
     /// Every group that any service declares, to distinguish a typo from a missing dependency.
@@ -51,6 +57,13 @@ struct Checks<'a> {
 impl<'a> Checks<'a> {
     fn error(&mut self, code: &'static str, at: SourceLocation, problem: impl Into<String>, help: impl Into<String>) {
         self.found.push(Diagnostic::error(code, at, problem, help));
+    }
+
+    /// Adds a note and looks up its place, unless notes are left out.
+    fn note(&mut self, code: &'static str, at: impl FnOnce() -> SourceLocation, problem: String, help: String) {
+        if self.notes == NotePolicy::Report {
+            self.found.push(Diagnostic::note(code, at(), problem, help));
+        }
     }
 
     /// Returns help for a service name that no manifest defines.
@@ -92,43 +105,39 @@ impl<'a> Checks<'a> {
         for (name, entry) in &self.manifests.services {
             let asked = self.asked_for.contains(name) || (anyone_lists_mcp && entry.user_installed());
             if !asked {
-                self.found.push(Diagnostic::note(
-                    "N302",
-                    entry.name_place(),
-                    format!("no mode depends on the service `{name}`"),
-                    "list it in a mode's dependencies to use it",
-                ));
+                let problem = format!("no mode depends on the service `{name}`");
+                let help = "list it in a mode's dependencies to use it".to_owned();
+                self.note("N302", || entry.name_place(), problem, help);
             }
         }
     }
 
     /// Reports every agent or mode whose name in the REST API is taken. The first one has the name.
     fn check_rest_names(&mut self) {
-        let mut names: HashMap<String, (String, SourceLocation)> = HashMap::new();
+        let mut names: HashMap<String, (String, &SourceFile, DocumentPath)> = HashMap::new();
         for entry in self.manifests.agents.values() {
             let own = &entry.manifest.name;
             let modes: Vec<_> = entry.modes.iter().filter(|mode| !mode.mode.internal).collect();
             if modes.is_empty() {
                 continue;
             }
-            let agent =
-                (rest_name(own.as_str()), own.to_string(), entry.source.place(&DocumentPath::root().key("name")));
+            let agent = (rest_name(own.as_str()), own.to_string(), &*entry.source, DocumentPath::root().key("name"));
             let modes = modes.into_iter().map(|mode| {
                 let slug = &mode.mode.slug;
                 let name = format!("{}-{}", rest_name(own.as_str()), rest_name(slug.as_str()));
-                (name, format!("{own}/{slug}"), mode.source.place(&mode.path.key("slug")))
+                (name, format!("{own}/{slug}"), &*mode.source, mode.path.key("slug"))
             });
-            for (name, id, at) in std::iter::once(agent).chain(modes) {
-                let Some((first, place)) = names.get(&name) else {
-                    names.insert(name, (id, at));
+            for (name, id, source, at) in std::iter::once(agent).chain(modes) {
+                let Some((first, first_source, first_at)) = names.get(&name) else {
+                    names.insert(name, (id, source, at));
                     continue;
                 };
                 // Two modes of one agent with one slug are an error already.
                 if *first != id {
                     let problem = format!("`{id}` has the name `{name}` in the REST API, which `{first}` has already");
                     let help = "rename one of them, or else only the first one can be run over REST";
-                    let diagnostic = Diagnostic::warning("W211", at, problem, help);
-                    self.found.push(diagnostic.with_related(place.clone(), "named here first"));
+                    let diagnostic = Diagnostic::warning("W211", source.place(&at), problem, help);
+                    self.found.push(diagnostic.with_related(first_source.place(first_at), "named here first"));
                 }
             }
         }

@@ -7,6 +7,7 @@ use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 
 use super::overflow;
+use crate::network::is_trust_failure;
 
 /// Minimum length of a value in the query of an address that is hidden; shorter values reveal nothing and occur
 /// everywhere.
@@ -73,10 +74,10 @@ impl RequestFailure {
             // genai wraps an HTTP error that it finds while it opens the stream.
             genai::Error::WebStream { error: inner, .. } => match inner.downcast_ref::<genai::Error>() {
                 Some(inner) => Self::classify(inner, secrets),
-                None => {
-                    let reason = unreachable_reason(inner.as_ref()).unwrap_or_else(|| chain(error));
-                    Self { reason, kind: FailureKind::Transient { retry_after: None } }
-                }
+                None => Self {
+                    reason: unreachable_reason(inner.as_ref()).unwrap_or_else(|| chain(error)),
+                    kind: connection_failure(inner.as_ref()),
+                },
             },
             genai::Error::HttpError { status, headers, body, .. }
             | genai::Error::WebModelCall {
@@ -98,7 +99,7 @@ impl RequestFailure {
             // A response that does not parse was cut off or damaged on its way.
             genai::Error::StreamParse { .. } | genai::Error::WebModelCall { webc_error: WebError::Reqwest(_), .. } => {
                 let reason = unreachable_reason(error).unwrap_or_else(|| chain(error));
-                Self { reason, kind: FailureKind::Transient { retry_after: None } }
+                Self { reason, kind: connection_failure(error) }
             }
             _ => Self { reason: chain(error), kind: FailureKind::Lasting },
         }
@@ -124,14 +125,26 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Duration::try_from_secs_f64(milliseconds.or_else(|| number("retry-after"))?).ok()
 }
 
+/// Returns the kind of a failed connection. A server that is not trusted now is not trusted a moment later.
+fn connection_failure(error: &(dyn Error + 'static)) -> FailureKind {
+    if causes(error).any(is_trust_failure) {
+        FailureKind::Lasting
+    } else {
+        FailureKind::Transient { retry_after: None }
+    }
+}
+
+/// Returns an error and its causes.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| (*error).source())
+}
+
 /// Describes a failed connection, with the reason from the system. Shows only the origin of the URL, because the rest
 /// may contain a key. `None` if the error is not a failed connection.
 fn unreachable_reason(error: &(dyn Error + 'static)) -> Option<String> {
-    let causes: Vec<&(dyn Error + 'static)> =
-        std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| (*error).source()).collect();
-    let request = causes.iter().find_map(|cause| cause.downcast_ref::<reqwest::Error>())?;
+    let request = causes(error).find_map(|cause| cause.downcast_ref::<reqwest::Error>())?;
     let origin = request.url().filter(|_| request.is_connect())?.origin().ascii_serialization();
-    Some(format!("it cannot be reached at {origin}: {}", causes.last()?))
+    Some(format!("it cannot be reached at {origin}: {}", causes(error).last()?))
 }
 
 /// Returns an error and its causes on one line.

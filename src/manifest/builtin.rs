@@ -1,5 +1,9 @@
 //! Embeds the built-in manifests, prompts and router examples in the binary.
 
+use std::path::Path;
+
+use serde_json::Value;
+
 macro_rules! embed {
     ($($file:literal),* $(,)?) => {
         [$(($file, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/", $file)))),*]
@@ -60,6 +64,17 @@ pub(super) const FILES: &[(&str, &str)] = &embed![
     "agents/orchestrator/auto.md",
 ];
 
+/// The built-in manifests as JSON, one per line behind its path, because each start reads them and YAML is slow to
+/// parse. A test compares them with the YAML, and writes them with `UPDATE_EXPECT=1`.
+const VALUES: &str = include_str!("builtin_values.txt");
+
+/// Returns the content of a built-in manifest. `None` if there is none at this path.
+pub(super) fn value(path: &Path) -> Option<Value> {
+    let mut lines = VALUES.lines().filter_map(|line| line.split_once(' '));
+    let (_, json) = lines.find(|(known, _)| Path::new(known) == path)?;
+    serde_json::from_str(json).ok()
+}
+
 /// The example manifests of external agents, which `skein agents add` writes, by the name that the user types.
 static EXAMPLE_AGENTS: [ExampleAgent; 5] = [
     ExampleAgent {
@@ -114,5 +129,23 @@ impl ExampleAgent {
             Some((first, rest)) if first.starts_with("# yaml-language-server:") => rest,
             _ => self.text,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect_file;
+
+    use crate::manifest::files::Root;
+    use crate::manifest::yaml::{SourceFile, parse};
+
+    #[test]
+    fn the_values_are_those_of_the_yaml() {
+        let mut lines = String::new();
+        for found in Root::Builtin.manifests() {
+            let value = parse(&SourceFile::new(found.file, found.text.unwrap())).unwrap();
+            lines += &format!("{} {value}\n", found.path.display());
+        }
+        expect_file!["builtin_values.txt"].assert_eq(&lines);
     }
 }

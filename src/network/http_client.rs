@@ -1,17 +1,99 @@
-//! Configures every HTTP client of Skein, so that all of them use the same TLS library.
+//! Configures every HTTP client of Skein, so that all of them use the same TLS library and the system's certificates.
 
-use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use std::sync::{Arc, OnceLock};
 
-/// Returns the builder of an HTTP client that trusts the system's certificates.
+use rustls_platform_verifier::Verifier;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+
+/// Returns the builder of an HTTP client that trusts the system's certificates. The options of reqwest for certificates
+/// and for the versions of TLS and HTTP have no effect on it.
 pub fn client_builder() -> reqwest::ClientBuilder {
     // reqwest panics if no TLS library is installed. The call fails only if an earlier one has installed it.
     if tls_provider().install_default().is_err() {
         tracing::trace!("TLS library is installed already");
     }
-    reqwest::Client::builder()
+    reqwest::Client::builder().tls_backend_preconfigured(tls_config())
 }
 
 /// Returns the cryptography of all TLS connections.
 pub fn tls_provider() -> CryptoProvider {
     ring::default_provider()
+}
+
+/// Returns whether an error, which may be a cause of another one, says that a server or the system's certificates cannot
+/// be trusted.
+pub fn is_trust_failure(mut error: &(dyn std::error::Error + 'static)) -> bool {
+    // An I/O error does not name the error inside it as its cause.
+    while let Some(inner) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+        error = inner;
+    }
+    matches!(error.downcast_ref(), Some(Error::InvalidCertificate(_) | Error::General(_)))
+}
+
+#[expect(clippy::expect_used, reason = "ring has cipher suites for both versions of TLS")]
+fn tls_config() -> ClientConfig {
+    let provider = Arc::new(tls_provider());
+    let verifier = SystemVerifier { provider: Arc::clone(&provider), verifier: OnceLock::new() };
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring supports TLS 1.2 and 1.3")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    // In the order of preference. reqwest adds none to a given configuration.
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config
+}
+
+/// Verifies servers by the system's certificates. Reads them at the first TLS handshake: that takes milliseconds, and a
+/// client of plain HTTP, as for a local model, never needs them.
+#[derive(Debug)]
+struct SystemVerifier {
+    provider: Arc<CryptoProvider>,
+    verifier: OnceLock<Verifier>,
+}
+
+impl ServerCertVerifier for SystemVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verifier = match self.verifier.get() {
+            Some(verifier) => verifier,
+            None => {
+                let read = Verifier::new(Arc::clone(&self.provider))?;
+                self.verifier.get_or_init(|| read)
+            }
+        };
+        verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
 }

@@ -208,7 +208,7 @@ fn excerpt(text: &str, words: &[&str], length: usize) -> Option<String> {
 
 /// Returns the place in bytes where a word begins with one of the stems.
 fn place(text: &str, stems: &[Vec<char>]) -> Option<usize> {
-    let lower = |c: char| c.to_lowercase().next().unwrap_or(c);
+    let lower = |c: char| if c.is_ascii() { c.to_ascii_lowercase() } else { c.to_lowercase().next().unwrap_or(c) };
     let mut is_in_word = false;
     for (at, c) in text.char_indices().take(MAX_MESSAGE_CHARS) {
         let begins = |stem: &Vec<char>| {

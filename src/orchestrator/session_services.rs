@@ -184,7 +184,7 @@ impl ServiceManager for SessionServices {
         let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin), (Layer::User, root)]);
         let entry = manifests.services.get(&name).cloned();
         // Only the code, because the message may quote a value, which may be a secret.
-        let errors = graph::resolve(manifests, found).diagnostics;
+        let errors = graph::resolve_without_notes(manifests, found).diagnostics;
         if let Some(error) = errors.iter().find(|found| found.severity == Severity::Error) {
             return Err(ManageError::Invalid { code: error.code });
         }

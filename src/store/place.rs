@@ -7,6 +7,9 @@ use std::sync::Arc;
 use super::sealing::StoreKey;
 use super::{ConsentStore, CorrectionStore, MemoryStore, SessionStore, StoreAddress, StoreError, TokenStore};
 
+/// The file of memories in the data folder.
+const MEMORIES: &str = "memory.db";
+
 /// Names the stores of sessions, memories, corrections, consents and tokens. Opening one may wait for the network.
 #[derive(Debug, Clone, Default)]
 pub struct StorePlace {
@@ -54,8 +57,13 @@ impl StorePlace {
     pub fn memories(&self) -> Result<MemoryStore, StoreError> {
         match &self.address {
             Some(address) => MemoryStore::connect(address, self.key()),
-            None => MemoryStore::open_file(&self.data.join("memory.db"), self.key()),
+            None => MemoryStore::open_file(&self.data.join(MEMORIES), self.key()),
         }
+    }
+
+    /// Returns false if no memory was stored yet, so that there is no file.
+    pub fn has_memories(&self) -> bool {
+        self.address.is_some() || self.data.join(MEMORIES).exists()
     }
 
     pub fn corrections(&self) -> Result<CorrectionStore, StoreError> {

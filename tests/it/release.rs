@@ -224,3 +224,39 @@ fn the_workflow_tests_on_linux_and_builds_each_release() {
         assert!(release.contains(script) && repository(script).is_file(), "{script}");
     }
 }
+
+#[test]
+fn the_linker_puts_the_functions_of_a_usual_session_first() {
+    if !full_tests() {
+        return;
+    }
+    require_full_tests("python3");
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "main.c",
+        "int other(void) { return 1; }\nint sqlite3_step(void);\nint main(void) { return !sqlite3_step(); }\n",
+    );
+    // The list has a function of SQLite with this name, which is linked as here: not from the code of Rust.
+    sandbox.write("c.c", "int sqlite3_step(void) { return 1; }\n");
+    let object = |name: &str| sandbox.path(name);
+    for (source, object) in [("main.c", object("main.rcgu.o")), ("c.c", object("c.o"))] {
+        run(Command::new("cc").args(["-ffunction-sections", "-c", "-o"]).arg(object).arg(sandbox.path(source)));
+    }
+    let sysroot = run(Command::new("rustc").args(["--print", "sysroot"]));
+    let lld = format!("-B{}/lib/rustlib/{}/bin/gcc-ld", sysroot.trim(), "x86_64-unknown-linux-gnu");
+    let listed_comes_first = |name: &str| {
+        let program = sandbox.path(name);
+        let mut linker = Command::new(repository("scripts/link-dist"));
+        run(linker.args(["-fuse-ld=lld", &lld]).args([object("main.rcgu.o"), object("c.o")]).arg("-o").arg(&program));
+        run(&mut Command::new(&program));
+        let symbols = run(Command::new("nm").arg("--numeric-sort").arg(&program));
+        let place =
+            |name: &str| symbols.lines().position(|line| line.ends_with(&format!(" {name}"))).expect("a symbol");
+        place("sqlite3_step") < place("other")
+    };
+    assert!(listed_comes_first("skein-0123456789abcdef"));
+    assert!(!listed_comes_first("another-program"), "only Skein is linked in another way");
+    let mut other_linker = Command::new(repository("scripts/link-dist"));
+    let refused = other_linker.args(["-o", "skein-0123456789abcdef"]).output().expect("python3 starts");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("needs lld"), "{refused:?}");
+}

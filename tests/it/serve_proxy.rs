@@ -10,12 +10,11 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
 use crate::support::model::{Answer, ScriptedModel, asked};
-use crate::support::serve::{PATIENCE, Server, bearer, eventually, token};
+use crate::support::serve::{PATIENCE, Server, bearer, eventually, token, trust};
 use crate::support::{Sandbox, full_tests, installed, read, repository};
 
 const NAME: &str = "skein.example.com";
@@ -85,9 +84,9 @@ impl Proxied {
 
     /// A client that trusts the certificate and nothing else.
     fn client(&self) -> reqwest::Client {
-        let trusted = reqwest::Certificate::from_der(&self.certificate).expect("a certificate");
         let builder = skein::network::client_builder().resolve(NAME, self.address).timeout(2 * PATIENCE);
-        builder.tls_certs_only([trusted]).build().expect("a client")
+        let trusting = trust(&self.certificate, &[b"h2", b"http/1.1"]);
+        builder.tls_backend_preconfigured(trusting).build().expect("a client")
     }
 
     fn url(&self, path: &str) -> String {
@@ -216,11 +215,7 @@ async fn nginx_passes_acp_over_websocket_on() {
         return;
     }
     let proxied = Proxied::start();
-    let mut roots = RootCertStore::empty();
-    roots.add(proxied.certificate.clone()).expect("a certificate");
-    let provider = Arc::new(skein::network::tls_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS");
-    let config = config.with_root_certificates(roots).with_no_client_auth();
+    let config = trust(&proxied.certificate, &[]);
     let stream = TcpStream::connect(proxied.address).await.expect("nginx listens");
     let name = ServerName::try_from(NAME).expect("a name");
     let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("TLS");

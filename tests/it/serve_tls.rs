@@ -11,10 +11,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::support::Sandbox;
-use crate::support::serve::{PATIENCE, Server, bearer, token};
+use crate::support::serve::{PATIENCE, Server, bearer, token, trust};
 
 /// Writes a new certificate for `localhost` and its key.
 fn certify(sandbox: &Sandbox) -> CertificateDer<'static> {
@@ -34,12 +33,7 @@ async fn connect(
     trusted: &CertificateDer<'static>,
     protocol: &[u8],
 ) -> std::io::Result<TlsStream<TcpStream>> {
-    let mut roots = RootCertStore::empty();
-    roots.add(trusted.clone()).unwrap();
-    let provider = Arc::new(skein::network::tls_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let mut config = config.with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![protocol.to_vec()];
+    let config = trust(trusted, &[protocol]);
     let stream = TcpStream::connect(server.address).await?;
     TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
 }
@@ -102,4 +96,26 @@ fn files_that_do_not_belong_together_are_refused() {
         assert_eq!(refused.code, 2, "{}", refused.stderr);
         assert!(refused.stderr.contains("--tls-cert"), "{}", refused.stderr);
     }
+}
+
+#[test]
+fn requests_trust_the_certificates_of_the_system_alone() {
+    let sandbox = Sandbox::new();
+    certify(&sandbox);
+    std::fs::copy(sandbox.path("project/cert.pem"), sandbox.path("project/other.pem")).unwrap();
+    certify(&sandbox);
+    let server = start(&sandbox);
+    let run = |trusted: &str| {
+        let mut command = sandbox.command(&["run", "-a", "goose", "--model", "openai:m", "hello"]);
+        command.env("OPENAI_BASE_URL", format!("https://localhost:{}/v1", server.address.port()));
+        command.env("OPENAI_API_KEY", "a-key").env("SSL_CERT_FILE", sandbox.path(trusted));
+        String::from_utf8_lossy(&command.output().unwrap().stderr).into_owned()
+    };
+    let known = run("project/cert.pem");
+    assert!(known.contains("it answered 401"), "this server is no model, but it answers: {known}");
+    let unknown = run("project/other.pem");
+    assert!(unknown.contains("invalid peer certificate"), "{unknown}");
+    let none = run("project/none.pem");
+    assert!(none.contains("No CA certificates were loaded from the system"), "{none}");
+    assert!(!unknown.contains("asking again") && !none.contains("asking again"), "{unknown}{none}");
 }

@@ -260,7 +260,7 @@ impl ManifestTarget {
         };
         let root = Root::Snapshot { files: [(path, text)].into(), shown: String::new() };
         let (manifests, found) = manifest::load(&[(Layer::Builtin, Root::Builtin), (self.layer, root)]);
-        let mut found = graph::resolve(manifests, found).diagnostics;
+        let mut found = graph::resolve_without_notes(manifests, found).diagnostics;
         found.retain(|diagnostic| diagnostic.severity == Severity::Error);
         (!found.is_empty()).then_some(found)
     }

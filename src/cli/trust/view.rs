@@ -48,7 +48,8 @@ fn errors(project: &ProjectFiles, folders: &Folders) -> Option<String> {
     let with = [(Layer::Builtin, Root::Builtin), (Layer::User, user), (Layer::Project, theirs)];
     let count = |roots: &[(Layer, Root)]| {
         let (manifests, found) = manifest::load(roots);
-        graph::resolve(manifests, found).diagnostics.iter().filter(|found| found.severity == Severity::Error).count()
+        let found = graph::resolve_without_notes(manifests, found).diagnostics;
+        found.iter().filter(|found| found.severity == Severity::Error).count()
     };
     (count(&with) > count(&without)).then(|| {
         "these files have errors, and Skein does not start here while it uses them: `skein check` names the errors, \

@@ -7,6 +7,7 @@ use regex::RegexBuilder;
 use super::values::ValueOrigin;
 use super::{Checks, join_names};
 use crate::diagnostic::{Diagnostic, SourceLocation};
+use crate::graph::NotePolicy;
 use crate::graph::scope::{GroupRule, GroupRuleKind, ToolScope};
 use crate::ids::{ModeId, ModeSlug, ServiceName, nearest};
 use crate::manifest::{
@@ -188,12 +189,9 @@ impl<'a> Checks<'a> {
     ) -> bool {
         let name = dependency.name();
         if dependency.kind() != DependencyKind::Tool {
-            self.found.push(Diagnostic::note(
-                "N303",
-                source.place(at),
-                format!("{who} names `{name}` as an agent or model; that is kept and grants nothing"),
-                "agents are reached through `delegates`, services with `type: tool`",
-            ));
+            let problem = format!("{who} names `{name}` as an agent or model; that is kept and grants nothing");
+            let help = "agents are reached through `delegates`, services with `type: tool`".to_owned();
+            self.note("N303", || source.place(at), problem, help);
             return false;
         }
         match self.manifests.services.get(name) {
@@ -333,18 +331,18 @@ impl<'a> Checks<'a> {
         let groups = &mode.mode.tool_groups;
         let position = |name: &str| groups.iter().position(|entry| entry.group().as_str() == name);
         let (Some(_), Some(position)) = (position("read"), position("fetch")) else { return };
-        self.found.push(Diagnostic::note(
-            "N306",
-            mode.source.place(&mode.path.key("tool_groups").index(position)),
-            format!("mode `{}` has `read` and `fetch`: file contents can leave in a URL to an allowed host", id.mode),
-            "Skein asks per host; narrow it with host rules, as `{host: \"*.example.com\", then: deny}`",
-        ));
+        let at = || mode.source.place(&mode.path.key("tool_groups").index(position));
+        let problem =
+            format!("mode `{}` has `read` and `fetch`: file contents can leave in a URL to an allowed host", id.mode);
+        let help = "Skein asks per host; narrow it with host rules, as `{host: \"*.example.com\", then: deny}`";
+        self.note("N306", at, problem, help.to_owned());
     }
 
     /// Notes that an edit of a protected path can run programs in a mode without a shell. A shell can run them anyway.
     fn edit_power(&mut self, id: &ModeId, mode: &'a ModeEntry) {
         let groups = &mode.mode.tool_groups;
-        if groups.iter().any(|entry| entry.group().as_str() == "command") {
+        // Each `files` is compiled here once more, only for a note.
+        if self.notes == NotePolicy::LeaveOut || groups.iter().any(|entry| entry.group().as_str() == "command") {
             return;
         }
         for (position, entry) in groups.iter().enumerate().filter(|(_, entry)| entry.group().as_str() == "edit") {
@@ -354,12 +352,10 @@ impl<'a> Checks<'a> {
             let reaches = |path: &&&str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(path));
             let Some(path) = PROTECTED_EXAMPLES.iter().find(reaches) else { continue };
             let reason = sandbox::find_protected_name(path).map_or("", |(_, reason)| reason);
-            self.found.push(Diagnostic::note(
-                "N305",
-                mode.source.place(&mode.path.key("tool_groups").index(position)),
-                format!("`edit` of mode `{}` reaches protected paths such as `{path}`: {reason}", id.mode),
-                "Skein asks before each write of such a path; narrow `files` to leave them out",
-            ));
+            let at = || mode.source.place(&mode.path.key("tool_groups").index(position));
+            let problem = format!("`edit` of mode `{}` reaches protected paths such as `{path}`: {reason}", id.mode);
+            let help = "Skein asks before each write of such a path; narrow `files` to leave them out";
+            self.note("N305", at, problem, help.to_owned());
         }
     }
 

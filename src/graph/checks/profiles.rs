@@ -58,7 +58,7 @@ impl Checks<'_> {
                 (format!("the service `{name}` belongs to the {owner} and stays on"), "remove it".to_owned())
             }
         };
-        self.found.push(Diagnostic::note("N307", source.place(at), problem, help));
+        self.note("N307", || source.place(at), problem, help);
     }
 
     fn profile_service(

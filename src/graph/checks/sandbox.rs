@@ -27,7 +27,7 @@ pub(in crate::graph) fn check_sandboxes(
             SettingsCheck { source: &agent.source, at, found }.manifest(settings, agent.layer);
         }
         for mode in &agent.modes {
-            check_mode(agent, mode, profiles, found);
+            check_mode(agent, mode, found);
         }
     }
     for service in manifests.services.values() {
@@ -38,8 +38,7 @@ pub(in crate::graph) fn check_sandboxes(
     }
 }
 
-fn check_mode(agent: &AgentEntry, mode: &ModeEntry, profiles: &SandboxProfiles, found: &mut Vec<Diagnostic>) {
-    let id = ModeId::new(agent.manifest.name.clone(), mode.mode.slug.clone());
+fn check_mode(agent: &AgentEntry, mode: &ModeEntry, found: &mut Vec<Diagnostic>) {
     if let Some(settings) = &mode.mode.sandbox {
         let at = mode.path.key("sandbox");
         if agent.is_external() {
@@ -47,15 +46,23 @@ fn check_mode(agent: &AgentEntry, mode: &ModeEntry, profiles: &SandboxProfiles, 
                 Some(AgentRuntime::A2a(_)) => ("Skein starts no process for it", "remove it; the agent is remote"),
                 _ => ("all its modes share one process", "move it to `runtime.acp.sandbox`"),
             };
-            let problem = format!("mode `{}` of an external agent has a `sandbox`, but {problem}", id.mode);
+            let problem = format!("mode `{}` of an external agent has a `sandbox`, but {problem}", mode.mode.slug);
             found.push(Diagnostic::error("E131", mode.source.key_place(&at), problem, help));
         }
         SettingsCheck { source: &mode.source, at, found }.manifest(settings, mode.layer);
     }
-    note_shell(&id, mode, profiles.modes.get(&id), found);
 }
 
-/// Notes what the shell of a mode can write that the mode may not edit.
+/// Notes for each mode what its shell can write that the mode may not edit.
+pub(in crate::graph) fn note_shells(manifests: &Manifests, profiles: &SandboxProfiles, found: &mut Vec<Diagnostic>) {
+    for agent in manifests.agents.values() {
+        for mode in &agent.modes {
+            let id = ModeId::new(agent.manifest.name.clone(), mode.mode.slug.clone());
+            note_shell(&id, mode, profiles.modes.get(&id), found);
+        }
+    }
+}
+
 fn note_shell(id: &ModeId, mode: &ModeEntry, profile: Option<&SandboxProfile>, found: &mut Vec<Diagnostic>) {
     let groups = &mode.mode.tool_groups;
     let Some(position) = groups.iter().position(|entry| entry.group().as_str() == "command") else { return };

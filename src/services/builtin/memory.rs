@@ -325,6 +325,13 @@ impl MemoryService {
         context: &RequestContext<RoleServer>,
         about: String,
     ) -> Result<Option<String>, ToolRefusal> {
+        // Creating a database takes longer than all else before the first request to the model.
+        if self.store.get().is_none() {
+            let place = self.place.clone();
+            if crate::task::run_blocking(move || !place.has_memories()).await.unwrap_or(false) {
+                return Ok(None);
+            }
+        }
         let found = self
             .with_store(context, move |store, project, _| {
                 // Memories that match the topic come first, then the newest.

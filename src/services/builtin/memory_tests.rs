@@ -122,6 +122,14 @@ async fn a_store_that_cannot_be_opened_is_an_answer() {
 }
 
 #[tokio::test]
+async fn a_session_without_memories_creates_no_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = Harness::new(MemoryService::new(folder.path()));
+    assert_eq!(memory.resource(START_URI).await["contents"][0]["text"], "");
+    assert!(!folder.path().join("memory.db").exists());
+}
+
+#[tokio::test]
 async fn a_session_starts_with_a_few_memories_labelled_as_data() {
     let memory = memory();
     let text = |resource: Value| resource["contents"][0]["text"].as_str().unwrap().to_owned();

@@ -18,7 +18,7 @@ use super::{
     spending_rows, state, transcript,
 };
 use crate::store::sealing::StoreKey;
-use crate::store::{PATIENCE, StoreError, failure, key_check, open};
+use crate::store::{PATIENCE, StoreError, failure, keep_plans, key_check, open};
 
 /// How long the mark of open sessions waits for another process.
 const BRIEFLY: Duration = Duration::from_millis(100);
@@ -71,6 +71,7 @@ impl FileReads {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(file, flags).map_err(fails)?;
         connection.busy_timeout(PATIENCE).map_err(fails)?;
+        keep_plans(&connection).map_err(fails)?;
         Ok(Self { connection, file: file.to_owned() })
     }
 

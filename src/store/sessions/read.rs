@@ -286,6 +286,7 @@ mod tests {
     /// How SQLite reads the sessions of a list.
     fn plan(filter: &ListFilter) -> Vec<String> {
         let connection = Connection::open_in_memory().unwrap();
+        crate::store::keep_plans(&connection).unwrap();
         for migration in SCHEMA.migrations {
             connection.execute_batch(migration).unwrap();
         }

@@ -3,11 +3,14 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::Sandbox;
 
@@ -199,4 +202,15 @@ pub(crate) fn eventually(what: &str, check: impl Fn() -> bool) {
         assert!(begun.elapsed() < PATIENCE, "waited too long until {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Returns the settings of a TLS client that trusts one certificate and offers these protocols.
+pub(crate) fn trust(certificate: &CertificateDer<'static>, protocols: &[&[u8]]) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.clone()).expect("a certificate");
+    let provider = Arc::new(skein::network::tls_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    config
 }
