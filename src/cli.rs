@@ -140,17 +140,11 @@ impl Global {
     }
 }
 
-/// The compiled-in services, and the manifests of those that do not ship with Skein.
-#[derive(Debug, Clone)]
+/// The compiled-in services, and the manifests of those that do not ship with Skein. [`main_with`] sets both.
+#[derive(Debug, Clone, Default)]
 struct BuiltinServices {
     registry: BuiltinRegistry,
     manifests: BTreeMap<PathBuf, Vec<u8>>,
-}
-
-impl Default for BuiltinServices {
-    fn default() -> Self {
-        Self { registry: BuiltinRegistry::builtin(), manifests: BTreeMap::new() }
-    }
 }
 
 impl clap::ValueEnum for ApprovalLevel {
@@ -355,7 +349,8 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
         return end_with(&failure);
     }
     let manifests = manifests.iter().map(|(path, text)| (PathBuf::from(path), text.as_bytes().to_vec())).collect();
-    let cli = match Cli::try_parse() {
+    let short = acp::parse_short(&arguments).map(|(global, args)| Cli { global, command: Command::Acp(args) });
+    let cli = match short.map_or_else(Cli::try_parse, Ok) {
         Ok(mut cli) => {
             cli.global.built_in = BuiltinServices { registry, manifests };
             cli

@@ -10,13 +10,14 @@ mod launcher;
 mod listeners;
 mod memory;
 mod output_limit;
+mod program;
 mod reaper;
 mod scope;
 mod table;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,7 @@ use launcher::GroupLeader;
 pub use launcher::{LaunchedProcess, ProcessLauncher};
 pub use memory::release_free_memory;
 pub use output_limit::{DroppedOutput, OutputLimit, OutputVerdict};
+pub use program::find_program;
 pub use reaper::{Reaper, run as run_reaper};
 use scope::Children;
 pub use scope::{ProcessScope, adopt_orphans, end_all_scopes};
@@ -53,6 +55,22 @@ pub struct Launch {
 pub enum Stdin {
     Piped,
     Closed,
+}
+
+impl Launch {
+    /// Returns the command that starts this file as the program.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
+    fn command(&self, file: &OsStr, scope: &ProcessScope) -> Command {
+        let mut command = Command::new(file);
+        command.arg0(&self.program).args(&self.args).env_clear().envs(&self.env).env(MARKER, scope.marker());
+        command.process_group(0).kill_on_drop(true);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(if self.stdin == Stdin::Piped { Stdio::piped() } else { Stdio::null() });
+        if let Some(cwd) = &self.cwd {
+            command.current_dir(cwd);
+        }
+        command
+    }
 }
 
 /// Variables that most programs need.
@@ -88,24 +106,21 @@ impl ProcessGroup {
     }
 
     /// Starts a program. Processes that leave the group, and that it does not wait for, end with the scope.
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
     pub fn spawn_in(scope: &ProcessScope, launch: &Launch, reaper: Option<&Reaper>) -> std::io::Result<(Self, Pipes)> {
         if let Some(launcher) = &launch.launcher {
             return Self::spawn_with(launcher.as_ref(), scope, launch);
         }
-        let mut command = Command::new(&launch.program);
-        command.args(&launch.args).env_clear().envs(&launch.env).env(MARKER, scope.marker());
-        command.process_group(0).kill_on_drop(true);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.stdin(if launch.stdin == Stdin::Piped { Stdio::piped() } else { Stdio::null() });
-        if let Some(cwd) = &launch.cwd {
-            command.current_dir(cwd);
-        }
         if let Some(reaper) = reaper {
             reaper.ready()?;
         }
+        // Given a name, the standard library copies this process to search the new PATH: every page that Skein writes
+        // afterwards is copied. Given a path, it does not.
+        let path = launch.env.get(OsStr::new("PATH")).map(OsString::as_os_str);
+        let program = find_program(&launch.program, path, launch.cwd.as_deref().unwrap_or(Path::new("")));
         let mut children = Children::lock();
-        let mut child = command.spawn()?;
+        let started = program.and_then(|program| launch.command(program.as_os_str(), scope).spawn().ok());
+        // The error of the search says best why the program cannot start.
+        let mut child = started.map_or_else(|| launch.command(&launch.program, scope).spawn(), Ok)?;
         let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         if let Some(pid) = pid {
             children.add_to(scope, pid);

@@ -3,10 +3,11 @@
 mod connect;
 mod local_terminals;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use clap::Args;
+use clap::{Args, Parser};
 use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +48,25 @@ pub(super) struct AcpArgs {
     /// Run `skein configure` instead
     #[arg(long)]
     setup: bool,
+}
+
+/// The flags of `skein acp` without those of other commands.
+#[derive(Debug, Parser)]
+struct AcpCommandLine {
+    #[command(flatten)]
+    global: Global,
+    #[command(flatten)]
+    args: AcpArgs,
+}
+
+/// Parses arguments that begin with `acp`. Editors start this command often, and the definitions of all commands take
+/// longer than the rest of the parser. Returns `None` for another command, and for a request for help or an error, which
+/// need these definitions.
+pub(super) fn parse_short(arguments: &[OsString]) -> Option<(Global, AcpArgs)> {
+    if arguments.first()? != "acp" {
+        return None;
+    }
+    AcpCommandLine::try_parse_from(arguments).ok().map(|AcpCommandLine { global, args }| (global, args))
 }
 
 pub(super) fn run(

@@ -5,6 +5,7 @@
 //! secret. The same store and prompt give the same excerpts.
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 
 use crate::clock;
 use crate::secrets;
@@ -120,12 +121,12 @@ async fn pieces(
 
 /// Returns the words of a prompt that carry topic, each once, in order.
 fn content_words(about: &str) -> Vec<String> {
-    let plain: HashSet<&str> = STOP_WORDS.split_whitespace().collect();
+    static PLAIN: LazyLock<HashSet<&str>> = LazyLock::new(|| STOP_WORDS.split_whitespace().collect());
     let about: String = about.chars().take(MAX_PROMPT_CHARS).collect::<String>().to_lowercase();
     let mut seen = HashSet::new();
     let words = about.split(|c: char| !c.is_alphanumeric()).filter(|word| {
         word.chars().count() >= SHORT
-            && !plain.contains(word)
+            && !PLAIN.contains(word)
             && !(word.chars().count() < LONG && word.chars().all(char::is_numeric))
             && seen.insert((*word).to_owned())
     });

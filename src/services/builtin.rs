@@ -108,7 +108,7 @@ pub enum BuiltinError {
 }
 
 /// The built-in services by name.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct BuiltinRegistry {
     factories: HashMap<&'static str, Factory>,
 }
@@ -171,7 +171,7 @@ impl BuiltinRegistry {
     }
 
     pub fn empty() -> Self {
-        Self { factories: HashMap::new() }
+        Self::default()
     }
 
     /// Adds a service without settings. Any rmcp server handler can be a service.

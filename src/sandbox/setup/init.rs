@@ -1,25 +1,22 @@
 //! PID 1 of a sandbox: starts commands, collects exits and forwards signals until Skein closes the socket.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::{SigSet, Signal as NixSignal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::Access;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process_group, pidfd_open, test_kill_process_group, waitpid,
 };
 
 use super::{kernel, network};
+use crate::process::find_program;
 use crate::sandbox::plan::SandboxLifetime;
 use crate::sandbox::wire::{self, AddressVersion, CommandSpec, InsideTarget, Reply, Request, StartPart, TerminalUse};
 
@@ -211,7 +208,8 @@ fn spawn_without_copy(spec: &CommandSpec, stdio: [&OwnedFd; 3]) -> Option<Pid> {
     if spec.terminal != TerminalUse::None || getpid() != Pid::INIT {
         return None;
     }
-    let mut command = Command::new(find_program(spec)?);
+    let path = spec.env.iter().find(|(name, _)| name.0 == "PATH").map(|(_, value)| value.0.as_os_str());
+    let mut command = Command::new(find_program(&spec.program.0, path, spec.cwd.as_path())?);
     command.arg0(&spec.program.0).args(spec.args.iter().map(|arg| &arg.0)).env_clear();
     command.envs(spec.env.iter().map(|(name, value)| (&name.0, &value.0)));
     command.current_dir(spec.cwd.as_path()).process_group(0);
@@ -221,18 +219,6 @@ fn spawn_without_copy(spec: &CommandSpec, stdio: [&OwnedFd; 3]) -> Option<Pid> {
     let child = command.spawn();
     SigSet::all().thread_block().ok()?;
     Pid::from_raw(child.ok()?.id().cast_signed())
-}
-
-/// Returns the path of a command's program, as the C library finds it.
-fn find_program(spec: &CommandSpec) -> Option<PathBuf> {
-    let program = Path::new(&spec.program.0);
-    if spec.program.0.as_encoded_bytes().contains(&b'/') {
-        return Some(program.to_owned());
-    }
-    let (_, path) = spec.env.iter().find(|(name, _)| name.0 == "PATH")?;
-    let folders = path.0.as_bytes().split(|byte| *byte == b':').map(OsStr::from_bytes);
-    let mut candidates = folders.map(|folder| spec.cwd.as_path().join(folder).join(program));
-    candidates.find(|path| path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok())
 }
 
 fn prepare_terminal(command: &mut Command, terminal: TerminalUse) {
