@@ -263,7 +263,7 @@ impl Router {
 fn reason(says: &[(&str, Vec<f32>)], mode: usize) -> String {
     let mut words: Vec<(f32, &str)> = says.iter().map(|(word, scores)| (scores[mode], *word)).collect();
     words.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
-    let telling: Vec<_> = words.iter().filter(|(says, _)| *says > 0.02).take(3).collect();
+    let telling: Vec<_> = words.iter().filter(|(says, _)| *says > 0.015).take(3).collect();
     match telling.as_slice() {
         [] => "it is nearest in meaning".to_owned(),
         [(_, one)] => format!("the word \"{one}\""),

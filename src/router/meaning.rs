@@ -4,8 +4,8 @@
 use super::words::WordVectors;
 
 /// The length of each part, tuned on public sets of requests (docs/routing.md).
-const MEAN: f32 = 1.3;
-const EXTREMES: f32 = 0.8;
+const MEAN: f32 = 1.5;
+const EXTREMES: f32 = 1.0;
 
 /// What is usual in the examples, to be removed from each text: the mean of their extremes.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,16 +48,19 @@ impl Meaning {
     }
 }
 
-/// Returns the mean of the vectors of words, and the highest and the lowest value of each dimension. Both are scaled to
-/// length one, so that the number of words does not count.
+/// Returns the mean of the vectors of words, and the highest and the lowest value of each dimension. Rare words have
+/// long vectors; for the extremes, all are equally long. Both results are scaled to length one, so that the number of
+/// words does not count.
 fn pool(words: &[String]) -> (Vec<f32>, Vec<f32>) {
     let table = WordVectors::builtin();
     let mut mean = vec![0.0; table.dims()];
     let mut extremes = vec![0.0; centre_size()];
     let (high, low) = extremes.split_at_mut(table.dims());
     for (place, word) in words.iter().enumerate() {
-        for (at, value) in table.vector(word).into_iter().enumerate() {
-            mean[at] += value;
+        let mut vector = table.vector(word);
+        mean.iter_mut().zip(&vector).for_each(|(sum, value)| *sum += value);
+        scale(&mut vector, 1.0);
+        for (at, value) in vector.into_iter().enumerate() {
             high[at] = if place == 0 { value } else { high[at].max(value) };
             low[at] = if place == 0 { value } else { low[at].min(value) };
         }

@@ -559,7 +559,7 @@ async fn corrections_belong_to_a_principal() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["-a", "orchestrator"]);
     let folder = root(&sandbox);
-    let text = "make the ledger better";
+    let text = "handle the whole ledger matter end to end";
     let route = async |socket: &mut Socket, id: u64, session: &str| {
         let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]});
         let messages = socket.ask_and_collect(id, "session/prompt", prompt).await;
