@@ -91,6 +91,8 @@ impl Summary {
                 Ok(StreamEvent::Queued { .. }) | Err(_) => {}
             }
         }
+        // genai repeats a call for each number of a call that the answer skips.
+        summary.calls.dedup();
         summary
     }
 }
