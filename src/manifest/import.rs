@@ -244,6 +244,9 @@ pub fn suggest_sandbox(command: &str, hosts: &[String]) -> SandboxSettings {
     SandboxSettings { files: Some(FileAccess::ReadOnly), network: Some(network), ..SandboxSettings::default() }
 }
 
+/// Maximum bytes of a key before its colon. Escapes make it up to six times as long.
+const MAX_SHORT_KEY: usize = 128;
+
 /// Writes mappings with one key per line, and everything else as JSON.
 fn write_below(value: &Value, depth: usize, lines: &mut Vec<String>) {
     let Some(entries) = value.as_object() else { return };
@@ -252,6 +255,8 @@ fn write_below(value: &Value, depth: usize, lines: &mut Vec<String>) {
         let plain =
             key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && key.chars().any(|c| !c.is_ascii_digit());
         let key = if plain { key.clone() } else { Value::from(key.as_str()).to_string() };
+        // YAML ends the search for the colon after 1,024 characters, unless the key stands on a line with a mark.
+        let key = if key.len() <= MAX_SHORT_KEY { key } else { format!("? {key}\n{indent}") };
         if value.as_object().is_some_and(|inner| !inner.is_empty()) {
             lines.push(format!("{indent}{key}:"));
             write_below(value, depth + 1, lines);
