@@ -255,7 +255,7 @@ fn write_below(value: &Value, depth: usize, lines: &mut Vec<String>) {
         let plain =
             key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && key.chars().any(|c| !c.is_ascii_digit());
         let key = if plain { key.clone() } else { Value::from(key.as_str()).to_string() };
-        // YAML ends the search for the colon after 1,024 characters, unless the key stands on a line with a mark.
+        // YAML ends the search for the colon after 1,024 characters, unless a mark begins the line of the key.
         let key = if key.len() <= MAX_SHORT_KEY { key } else { format!("? {key}\n{indent}") };
         if value.as_object().is_some_and(|inner| !inner.is_empty()) {
             lines.push(format!("{indent}{key}:"));
