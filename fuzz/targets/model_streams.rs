@@ -1,7 +1,7 @@
 //! Answers of models over HTTP, in three dialects. The first byte chooses the dialect. Each answer ends with its end or
 //! with an error, and Skein's own client of the first dialect reads the same answer as genai.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -49,7 +49,14 @@ pub(super) fn run(data: &[u8]) {
         check(&by_own);
         // genai drops the text before bytes that are no text, if they came in one piece.
         if std::str::from_utf8(body).is_ok() {
-            assert_eq!(Summary::of(&by_own), Summary::of(&answer), "left Skein's client, right genai");
+            let (mut by_own, mut by_genai) = (Summary::of(&by_own), Summary::of(&answer));
+            // For each number of a call that the answer skips, genai copies the next call. Later arguments may go to the
+            // copy.
+            if by_genai.repeats_a_call() {
+                by_own.calls.clear();
+                by_genai.calls.clear();
+            }
+            assert_eq!(by_own, by_genai, "left Skein's client, right genai");
         }
         is_limited |= is_rate_limited(&by_own);
     }
@@ -91,9 +98,12 @@ impl Summary {
                 Ok(StreamEvent::Queued { .. }) | Err(_) => {}
             }
         }
-        // genai repeats a call for each number of a call that the answer skips.
-        summary.calls.dedup();
         summary
+    }
+
+    fn repeats_a_call(&self) -> bool {
+        let ids: BTreeSet<_> = self.calls.iter().map(|call| call.id.as_str()).collect();
+        ids.len() < self.calls.len()
     }
 }
 

@@ -242,7 +242,11 @@ fn parts(text: &str) -> Result<(UrlHost<String>, Option<u16>), HostPatternError>
         return Err(no_host());
     }
     let host = Url::parse(&format!("http://{name}/")).ok().and_then(|url| url.host().map(|host| host.to_owned()));
-    Ok((host.ok_or_else(no_host)?, port))
+    match host.ok_or_else(no_host)? {
+        // No such name exists. Without its last dots, `a.0..` would be a text that is no host.
+        UrlHost::Domain(name) if name.contains("..") => Err(no_host()),
+        host => Ok((host, port)),
+    }
 }
 
 fn canonical_name<S: AsRef<str>>(host: &UrlHost<S>) -> String {
@@ -326,6 +330,10 @@ mod tests {
             ":80",
             "a.com:+80",
             "a.com:80:90",
+            "a..com",
+            "a.com..",
+            "127.0.0.1..",
+            "a。。com",
         ] {
             assert!(HostPattern::parse(text).is_err(), "{text}");
         }

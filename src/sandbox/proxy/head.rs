@@ -12,6 +12,8 @@ use crate::network::RemoteHost;
 /// Maximum size of a head.
 pub(super) const MAX_HEAD: usize = 32 * 1024;
 const MAX_HEADERS: usize = 128;
+/// The headers that the proxy adds to a request: `Host`, `Connection` and its credentials.
+const ADDED_HEADERS: usize = 3;
 const HTTP: u16 = 80;
 
 /// A request to the proxy.
@@ -170,13 +172,18 @@ fn parse_forward(
         return Err(HeadError::Header);
     }
     let stays = |name: &str| name != "host" && !HOP_HEADERS.contains(&name) && !listed.iter().any(|hop| hop == name);
+    let headers: Vec<_> = headers.iter().filter(|(name, _)| stays(name)).cloned().collect();
+    // The next proxy may have the same limit.
+    if headers.len() + ADDED_HEADERS > MAX_HEADERS {
+        return Err(HeadError::TooManyHeaders);
+    }
     Ok(ForwardRequest {
         host,
         body,
         method: method.to_owned(),
         path: if path.starts_with('/') { path.to_owned() } else { format!("/{path}") },
         version,
-        headers: headers.iter().filter(|(name, _)| stays(name)).cloned().collect(),
+        headers,
     })
 }
 
