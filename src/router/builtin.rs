@@ -36,7 +36,7 @@ fn encode(router: &Router, key: &[u8; HASH]) -> Vec<u8> {
         bytes.extend((count as u64).to_le_bytes());
     }
     bytes.extend(router.curve.0.iter().flat_map(|value| value.to_le_bytes()));
-    bytes.extend(meaning.centre.iter().flat_map(|value| value.to_le_bytes()));
+    bytes.extend(meaning.centre.iter().chain(&meaning.axes).flat_map(|value| value.to_le_bytes()));
     for (hash, weight) in words.iter().chain(letters) {
         bytes.extend(hash.to_le_bytes());
         bytes.extend(((weight / STEP).round() as u16).to_le_bytes());
@@ -61,7 +61,8 @@ fn decode(bytes: &[u8], key: &[u8; HASH], candidates: &[Candidate]) -> Option<Ro
     let modes = mode_ids(candidates);
     let [count, words, letters] = [reader.count()?, reader.count()?, reader.count()?];
     let curve = Curve([reader.float()?, reader.float()?, reader.float()?]);
-    let meaning = Meaning { centre: reader.floats(meaning::centre_size())? };
+    let meaning =
+        Meaning { centre: reader.floats(meaning::centre_size())?, axes: reader.floats(meaning::axes_size())? };
     let vocabulary =
         Vocabulary { meaning, words: features(&mut reader, words)?, letters: features(&mut reader, letters)? };
     if count != modes.len() {

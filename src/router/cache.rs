@@ -81,7 +81,7 @@ fn encode(router: &Router) -> Vec<u8> {
         bytes.extend((count as u64).to_le_bytes());
     }
     bytes.extend(router.curve.0.iter().flat_map(|value| value.to_le_bytes()));
-    bytes.extend(meaning.centre.iter().flat_map(|value| value.to_le_bytes()));
+    bytes.extend(meaning.centre.iter().chain(&meaning.axes).flat_map(|value| value.to_le_bytes()));
     for known in [words, letters] {
         for (hash, weight) in known {
             bytes.extend(hash.to_le_bytes());
@@ -106,7 +106,8 @@ fn decode(bytes: &[u8], candidates: &[Candidate]) -> Option<Router> {
     let modes = mode_ids(candidates);
     let [count, words, letters] = [reader.count()?, reader.count()?, reader.count()?];
     let curve = Curve([reader.float()?, reader.float()?, reader.float()?]);
-    let meaning = Meaning { centre: reader.floats(meaning::centre_size())? };
+    let meaning =
+        Meaning { centre: reader.floats(meaning::centre_size())?, axes: reader.floats(meaning::axes_size())? };
     let (words, letters) = (reader.feature_weights(words)?, reader.feature_weights(letters)?);
     let vocabulary = Vocabulary { meaning, words, letters };
     if count != modes.len() {
