@@ -65,7 +65,7 @@ STREAMS = {}
 
 
 class Model(asyncio.Protocol):
-    last = {"bytes": 0, "tools": 0}
+    last = b'{"tools": []}'
 
     def connection_made(self, transport):
         self.transport, self.buffer = transport, b""
@@ -82,14 +82,14 @@ class Model(asyncio.Protocol):
 
     def reply(self, head, body):
         if head.startswith(b"GET /last"):
-            return whole(Model.last)
+            return whole({"bytes": len(Model.last), "tools": len(json.loads(Model.last)["tools"])})
         if head.startswith(b"GET"):
             return MODELS
         # Titles and summaries are asked for without tools.
         tools = body.rfind(b'"tools"')
         if tools < 0:
             return SIDE if not re.search(rb'"stream"\s*:\s*true', body) else SAY
-        Model.last = {"bytes": len(body), "tools": len(json.loads(body)["tools"])}
+        Model.last = body
         *_, word = WORD.finditer(body)
         what, _, rest = word[1].decode().partition(":")
         if what == "say":

@@ -31,14 +31,22 @@ pub(super) async fn prompt(
         let (projects, roots) = (&connection.server.projects, SessionRoots::of(open.session.context()));
         // The session keeps the modes of the token that opened it.
         let grant = open.session.sessions().grant();
-        let loaded = load_project(projects, &roots.cwd, roots.files, grant).await;
-        if open.shared.reload(loaded).await {
+        // Both read folders, and usually nothing has changed there. Changed files must not wait for a mode that cannot be
+        // entered.
+        let is_entered = open.session.is_bound();
+        let commands = async { if is_entered { commands::update_if_changed(open).await } else { None } };
+        let (loaded, mut commands) = tokio::join!(load_project(projects, &roots.cwd, roots.files, grant), commands);
+        let is_new = open.shared.reload(loaded).await;
+        if is_new {
             options::refresh_updates(open).await.into_iter().for_each(|update| updates.send(update));
         }
         open.enter().await.map_err(|error| errors::enter(&error))?;
         connection.show_pending_notices(open);
         options::watch_external(connection, open);
-        if let Some(update) = commands::update_if_changed(open).await {
+        if is_new || !is_entered {
+            commands = commands::update_if_changed(open).await.or(commands);
+        }
+        if let Some(update) = commands {
             updates.send(update);
         }
         let checks = &connection.server.checks;

@@ -16,7 +16,7 @@ use super::configure::ConfigureArgs;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput};
 use super::reload::{self, ReloadTriggers};
-use super::runtime::{self, CommandRuntime, StopSignals};
+use super::runtime::{self, CommandRuntime, StopSignals, WorkerThreads};
 use super::upgrade::{self, Reader};
 use super::workspace_loader::WorkspaceLoader;
 use super::{Global, configure, managed_files, tutorial};
@@ -98,6 +98,7 @@ pub(super) fn run(
     }
     runtime::block_on_until(
         StopSignals::Terminal,
+        WorkerThreads::One,
         plan,
         global,
         folders,

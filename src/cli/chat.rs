@@ -29,7 +29,7 @@ use super::folders::Folders;
 use super::keyboard::{Key, Keyboard};
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_lines};
 use super::reload::{self, ReloadTriggers};
-use super::runtime::{self, CommandRuntime, StopSignals, session_failure};
+use super::runtime::{self, CommandRuntime, StopSignals, WorkerThreads, session_failure};
 use super::session_flags::{
     LaunchSettings, SessionDefaults, SessionFlags, SessionSelector, print_notices, prompt_failure, rejection_help,
     welcome,
@@ -87,6 +87,7 @@ pub(super) fn run(
     let _as_found = keyboard.guard_terminal();
     runtime::block_on_until(
         StopSignals::TerminalOnly,
+        WorkerThreads::One,
         plan,
         global,
         folders,

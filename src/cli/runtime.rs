@@ -69,6 +69,16 @@ pub(super) enum StopSignals {
     TerminalOnly,
 }
 
+/// The number of threads that run tasks. Work that blocks has other threads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum WorkerThreads {
+    /// For a command with one client. With more threads, the tasks of one model stream wake each other on different
+    /// threads, which doubles the CPU time of the stream.
+    One,
+    /// As many as there are processors, for many clients.
+    All,
+}
+
 /// Runs `work` with services available, and stops them all before it returns.
 pub(super) fn block_on<T>(
     plan: Plan,
@@ -77,11 +87,12 @@ pub(super) fn block_on<T>(
     output: &mut CommandOutput,
     work: impl AsyncFnOnce(&CommandRuntime, &mut CommandOutput) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
-    block_on_until(StopSignals::Anything, plan, global, folders, output, work)
+    block_on_until(StopSignals::Anything, WorkerThreads::One, plan, global, folders, output, work)
 }
 
 pub(super) fn block_on_until<T>(
     ended_by: StopSignals,
+    workers: WorkerThreads,
     plan: Plan,
     global: &Global,
     folders: &Folders,
@@ -106,7 +117,13 @@ pub(super) fn block_on_until<T>(
     };
     audit_sink::record_flags(&*ports.audit, global, plan.manifests());
     let session = SessionContext::with_ports(id, folders.cwd.clone(), Vec::new(), scratch.clone(), ports);
-    let tokio = tokio::runtime::Runtime::new()
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if workers == WorkerThreads::One {
+        builder.worker_threads(1);
+    }
+    let tokio = builder
+        .enable_all()
+        .build()
         .map_err(|error| CommandError::work(format!("no async runtime: {error}"), "check the limits on threads"))?;
     let result = tokio.block_on(async {
         let interrupted = wait_for_signal(ended_by);

@@ -17,7 +17,7 @@ use super::app_gallery::StoredApps;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::reload::{self, ReloadTriggers};
-use super::runtime::{self, CommandRuntime, StopSignals};
+use super::runtime::{self, CommandRuntime, StopSignals, WorkerThreads};
 use super::server_setup::LocalSetup;
 use super::store_failure::store_failure;
 use super::store_flag::StoreFlag;
@@ -236,6 +236,7 @@ impl ServerLaunch {
         let plan = Plan::empty();
         runtime::block_on_until(
             StopSignals::Terminal,
+            WorkerThreads::All,
             plan,
             global,
             folders,

@@ -185,7 +185,8 @@ impl PendingTurn {
                 }
             }
         };
-        let work = session.run_while_owned(work, &limited);
+        // Boxed, because each of these functions would keep room for it twice.
+        let work = session.run_while_owned(Box::pin(work), &limited);
         let mut end = session.run_in_time(work, &limited).await;
         session.finish_checkpoint().await;
         end.usage += session.take_extra_usage();

@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::types::Value;
-use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::event_ranks::best_events;
 use super::read::{
@@ -249,42 +248,42 @@ pub(super) fn common_terms(
     let mut frequency = Vec::with_capacity(words.len());
     let mut with: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
     let admitted = view.query(connection)?;
-    // Messages of other principals count for nothing: a frequency would reveal their words.
+    let without = serde_json::to_string(without).unwrap_or_default();
+    // Messages of other principals count for nothing: a frequency would reveal their words. Those of excluded sessions
+    // count, but are not candidates.
     let select = format!(
-        "SELECT w.rowid FROM event_words w JOIN event e ON e.key = w.rowid JOIN session s ON s.key = e.session
+        "SELECT w.rowid, s.id IN (SELECT value FROM json_each(?4))
+         FROM event_words w JOIN event e ON e.key = w.rowid JOIN session s ON s.key = e.session
          WHERE event_words MATCH ?2 AND {ADMITTED} ORDER BY w.rowid DESC LIMIT ?3"
     );
     let mut statement = connection.prepare_cached(&select)?;
     for (place, word) in words.iter().enumerate() {
         let query = format!("\"{}\"", word.replace('"', "\"\""));
-        let values = params![admitted, query, limit_value(Some(COUNTED))];
-        let rows = statement.query_map(values, |row| row.get::<_, i64>(0))?;
-        let rows: Vec<i64> = rows.collect::<rusqlite::Result<_>>()?;
+        let values = params![admitted, query, limit_value(Some(COUNTED)), without];
+        let rows = statement.query_map(values, |row| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?)))?;
+        let rows: Vec<(i64, bool)> = rows.collect::<rusqlite::Result<_>>()?;
         frequency.push(rows.len());
-        rows.into_iter().for_each(|row| with.entry(row).or_default().push(place));
+        for (row, is_excluded) in rows {
+            if !is_excluded {
+                with.entry(row).or_default().push(place);
+            }
+        }
     }
     let score = |places: &[usize]| places.iter().map(|place| (weigh.word)(frequency[*place])).sum::<f64>();
     let mut ranked: Vec<_> = with.into_iter().map(|(row, places)| (score(&places), row, places)).collect();
     ranked.retain(|(score, ..)| *score >= weigh.least);
     ranked.sort_by(|one, other| other.0.total_cmp(&one.0).then(other.1.cmp(&one.1)));
     let (folder, below) = folder_params(folders);
-    let without = serde_json::to_string(without).unwrap_or_default();
+    let select = format!(
+        "SELECT e.key, s.id, e.seq, e.at, json_extract(e.body, '$.message.role'), e.text
+         FROM event e JOIN session s ON s.key = e.session
+         WHERE {ADMITTED} AND {WITHIN} AND e.key IN (SELECT value FROM json_each(?4)) AND {STANDS}"
+    );
     // Loads the messages in steps, best first, until there are enough.
     let mut messages = Vec::new();
     for step in ranked.chunks(STEP).take(STEPS) {
-        let marks = vec!["?"; step.len()].join(", ");
-        let select = format!(
-            "SELECT e.key, s.id, e.seq, e.at, json_extract(e.body, '$.message.role'), e.text
-             FROM event e JOIN session s ON s.key = e.session
-             WHERE {ADMITTED} AND {WITHIN} AND s.id NOT IN (SELECT value FROM json_each(?4)) AND e.key IN ({marks}) AND {STANDS}"
-        );
-        let fixed = [
-            admitted.clone().into(),
-            folder.clone().map_or(Value::Null, Value::Text),
-            i64::from(below).into(),
-            without.clone().into(),
-        ];
-        let values = fixed.into_iter().chain(step.iter().map(|(_, row, _)| Value::Integer(*row)));
+        let keys: Vec<i64> = step.iter().map(|(_, row, _)| *row).collect();
+        let keys = serde_json::to_string(&keys).unwrap_or_default();
         let mut statement = connection.prepare_cached(&select)?;
         let row = |row: &rusqlite::Row<'_>| {
             let by: Option<String> = row.get(4)?;
@@ -296,7 +295,7 @@ pub(super) fn common_terms(
             };
             Ok((row.get::<_, i64>(0)?, (row.get::<_, String>(1)?, said)))
         };
-        let found = statement.query_map(params_from_iter(values), row)?;
+        let found = statement.query_map(params![admitted, folder, below, keys], row)?;
         let mut found: BTreeMap<_, _> = found.collect::<rusqlite::Result<_>>()?;
         for (_, key, places) in step {
             if let Some((session, said)) = found.remove(key) {

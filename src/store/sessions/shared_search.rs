@@ -228,19 +228,24 @@ pub(super) fn common_terms(
     let ViewValues { principal, modes, roots } = values;
     let mut frequency = Vec::with_capacity(terms.words.len());
     let mut with: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
-    // Messages of other principals count for nothing: a frequency would reveal their words.
+    // Messages of other principals count for nothing: a frequency would reveal their words. Those of excluded sessions
+    // count, but are not candidates.
     let select = format!(
-        "SELECT e.key FROM event e JOIN session s ON s.key = e.session
+        "SELECT e.key, s.id = ANY ($6::text[]) FROM event e JOIN session s ON s.key = e.session
          WHERE e.words @@ to_tsquery('skein_words', $4::text) AND {ADMITTED} ORDER BY e.key DESC LIMIT $5"
     );
     let counted = limit_value(Some(COUNTED));
     for (place, word) in terms.words.iter().enumerate() {
         let rows = match QueryWord::new(word) {
-            Some(word) => queries.query(&select, &[principal, modes, roots, &word.as_whole(), &counted])?,
+            Some(word) => {
+                queries.query(&select, &[principal, modes, roots, &word.as_whole(), &counted, &terms.without])?
+            }
             None => Vec::new(),
         };
         frequency.push(rows.len());
-        rows.iter().for_each(|row| with.entry(row.get(0)).or_default().push(place));
+        for row in rows.iter().filter(|row| !row.get::<_, bool>(1)) {
+            with.entry(row.get(0)).or_default().push(place);
+        }
     }
     let score = |places: &[usize]| places.iter().map(|place| (terms.weigh.word)(frequency[*place])).sum::<f64>();
     let mut ranked: Vec<_> = with.into_iter().map(|(key, places)| (score(&places), key, places)).collect();
@@ -249,13 +254,13 @@ pub(super) fn common_terms(
     let (folder, below) = folder_params(&terms.within);
     let select = format!(
         "SELECT e.key, s.id, e.seq, e.at, e.role, e.text FROM event e JOIN session s ON s.key = e.session
-         WHERE {ADMITTED} AND {WITHIN} AND NOT (s.id = ANY ($6::text[])) AND e.key = ANY ($7::bigint[]) AND {NOT_UNDONE}"
+         WHERE {ADMITTED} AND {WITHIN} AND e.key = ANY ($6::bigint[]) AND {NOT_UNDONE}"
     );
     // Loads the messages in steps, best first, until there are enough.
     let mut messages = Vec::new();
     for step in ranked.chunks(STEP).take(STEPS) {
         let keys: Vec<i64> = step.iter().map(|(_, key, _)| *key).collect();
-        let loaded: [&(dyn ToSql + Sync); 7] = [principal, modes, roots, &folder, &below, &terms.without, &keys];
+        let loaded: [&(dyn ToSql + Sync); 6] = [principal, modes, roots, &folder, &below, &keys];
         let rows = queries.query(&select, &loaded)?;
         let mut found: BTreeMap<i64, (String, StoredMessage)> =
             rows.iter().map(|row| (row.get(0), (row.get(1), message(row, 2)))).collect();
