@@ -360,7 +360,8 @@ impl Session {
         let mut usage = Usage::default();
         let shortened = exchange.compact(&mut history, &mut usage, cancel).await;
         self.count(usage);
-        self.finish_turn().await?;
+        self.clear_turn();
+        self.flush().await?;
         Ok(shortened?)
     }
 
@@ -427,9 +428,8 @@ impl Session {
         lock(&self.turn).clone().unwrap_or_else(|| self.setup())
     }
 
-    /// Clears the running turn, and waits until the store has its events.
-    async fn finish_turn(&self) -> Result<(), StoreError> {
-        self.clear_turn();
+    /// Waits until the store has all events of the session.
+    async fn flush(&self) -> Result<(), StoreError> {
         self.sessions.store.flush(self.id()).await
     }
 

@@ -23,6 +23,16 @@ impl CheckpointStore {
         Ok(SessionHold { _file: file })
     }
 
+    /// Holds a session for a turn. `None` if another process restores the session.
+    pub fn try_hold_turn(&self, session: &str) -> Result<Option<SessionHold>, CheckpointError> {
+        let (file, path) = self.open_lock(session)?;
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Some(SessionHold { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(CheckpointError::store(&path, error)),
+        }
+    }
+
     /// Holds a session for a restore. Fails if a turn or another restore of the session runs, in any process.
     pub fn hold_restore(&self, session: &str) -> Result<SessionHold, CheckpointError> {
         let (file, path) = self.open_lock(session)?;
@@ -50,11 +60,17 @@ impl CheckpointStore {
     fn open_lock(&self, session: &str) -> Result<(File, PathBuf), CheckpointError> {
         let path = self.lock_path(session);
         let failed = |error| CheckpointError::store(&path, error);
-        if let Some(folder) = path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
-        }
         let mut options = fs::OpenOptions::new();
-        let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(failed)?;
+        options.create(true).truncate(false).write(true).mode(0o600);
+        let opened = match options.open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let folder = path.parent().unwrap_or(&path);
+                DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+                options.open(&path)
+            }
+            opened => opened,
+        };
+        let file = opened.map_err(failed)?;
         Ok((file, path))
     }
 }
@@ -73,6 +89,8 @@ mod tests {
         assert!(store.hold_restore("b").is_ok(), "another session");
         drop(turns);
         let restore = store.hold_restore("a").unwrap();
+        assert!(store.try_hold_turn("a").unwrap().is_none(), "a restore runs");
+        assert!(store.try_hold_turn("b").unwrap().is_some(), "another session");
         assert!(matches!(store.hold_restore("a"), Err(CheckpointError::Running)), "another restore");
         let (tx, rx) = std::sync::mpsc::channel();
         let waiting = store.clone();

@@ -151,7 +151,12 @@ impl Session {
     pub(super) async fn hold_turn(&self) -> Option<SessionHold> {
         let checkpoints = self.checkpoints.as_ref()?;
         let (store, session) = (checkpoints.store.clone(), checkpoints.session.clone());
-        let held = run_blocking(move || store.hold_turn(&session)).await;
+        // A restore is rare. Opening and locking a file takes less time than a change of threads.
+        let held = match store.try_hold_turn(&session) {
+            Ok(None) => run_blocking(move || store.hold_turn(&session)).await,
+            Ok(Some(hold)) => Ok(hold),
+            Err(error) => Err(error),
+        };
         held.inspect_err(|error| tracing::warn!(%error, session = self.id(), "a restore may disturb this turn")).ok()
     }
 

@@ -134,7 +134,7 @@ impl PendingTurn {
         cancel: &CancellationToken,
     ) -> Result<TurnEnd, PromptError> {
         let Self { session, hold, mut history, setup, mode, cleanup, permit, client_permit, counted } = self;
-        let _until_end = (cleanup, counted);
+        let until_end = (cleanup, counted);
         let (text, own_setup) = (words(&opening.prompt), Arc::clone(&setup));
         // A background task may have changed files since the last turn.
         session.finish_checkpoint().await;
@@ -188,14 +188,19 @@ impl PendingTurn {
         // Boxed, because each of these functions would keep room for it twice.
         let work = session.run_while_owned(Box::pin(work), &limited);
         let mut end = session.run_in_time(work, &limited).await;
-        session.finish_checkpoint().await;
         end.usage += session.take_extra_usage();
         session.count(end.usage);
-        // The new owner ends the turn in the store.
-        session.check_owned()?;
-        session.finish_turn().await?;
-        // Unlocks the history first, so that the next prompt can follow at once.
-        drop((hold, history, permit, client_permit));
+        let store = async {
+            // The new owner ends the turn in the store.
+            session.check_owned()?;
+            session.flush().await
+        };
+        // Both wait for the disk, and neither needs the other.
+        let ((), stored) = tokio::join!(session.finish_checkpoint(), store);
+        stored?;
+        // Unlocks the history before the front end knows the end, so that the next prompt can follow at once. What the
+        // next turn sets must not be cleared, so the cleanup comes first.
+        drop((until_end, hold, history, permit, client_permit));
         front.log(Event::TurnEnded { end: end.clone() });
         Ok(end)
     }
