@@ -130,7 +130,7 @@ pub(super) fn run(
                 sessions: Box::new(open_sessions),
                 grant: SessionGrant::local(),
                 projects,
-                orchestrator: runtime::orchestrator(folders),
+                orchestrator: runtime::orchestrator(folders, started.hidden.clone()),
                 version: env!("CARGO_PKG_VERSION"),
                 program: std::env::current_exe().unwrap_or_else(|_| "skein".into()),
                 cwd: folders.cwd.clone(),

@@ -39,6 +39,8 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(super) struct CommandRuntime {
     pub(super) runtime: Runtime,
     pub(super) session: Arc<SessionContext>,
+    /// The paths that no tool reads or writes. Finding out which of them exist takes about a hundred system calls.
+    pub(super) hidden: HiddenPaths,
     interrupt: OnceLock<CancellationToken>,
     /// How long the work may take after the signal, if not [`GRACE`].
     grace: OnceLock<Duration>,
@@ -108,7 +110,6 @@ pub(super) fn block_on_until<T>(
     })?;
     let scratch = folders.state.join("scratch").join(std::process::id().to_string());
     let id = format!("cli-{}", std::process::id());
-    // Finding out which of them exist takes about a hundred system calls.
     let hidden = folders.paths_to_hide();
     let ports = SessionContextPorts {
         hidden: Arc::new(hidden.clone()),
@@ -130,7 +131,7 @@ pub(super) fn block_on_until<T>(
         let options = PoolOptions {
             environment: Environment::new(folders.environment()),
             reaper: Some(reaper()?),
-            sandbox: Some(sandbox_launcher(folders, hidden)?),
+            sandbox: Some(sandbox_launcher(folders, hidden.clone())?),
             data: folders.data.clone(),
             store: Some(folders.store.clone()),
             user: folders.user(),
@@ -139,7 +140,7 @@ pub(super) fn block_on_until<T>(
         };
         let home = RuntimePaths { sockets: sockets(folders), program: own_program()?, scratch: scratch.join("agents") };
         let runtime = Runtime::start(Arc::new(plan), global.built_in.registry.clone(), options, Some(home));
-        let started = CommandRuntime { runtime, session, interrupt: OnceLock::new(), grace: OnceLock::new() };
+        let started = CommandRuntime { runtime, session, hidden, interrupt: OnceLock::new(), grace: OnceLock::new() };
         let ended = async {
             let failure = interrupted.await;
             if let Some(interrupt) = started.interrupt.get() {
@@ -196,10 +197,10 @@ pub(super) fn sessions(store: store::SessionStore, limits: TurnLimits, folders: 
 }
 
 /// Returns the orchestrator of this command, whose tasks can have worktrees in the data folder.
-pub(super) fn orchestrator(folders: &Folders) -> Orchestrator {
+pub(super) fn orchestrator(folders: &Folders, hidden: HiddenPaths) -> Orchestrator {
     let environment = process::minimal_environment(folders.environment());
     let folder = folders.data.join("worktrees");
-    let worktrees = TaskWorktrees::new(folder, folders.home.clone(), folders.paths_to_hide(), environment);
+    let worktrees = TaskWorktrees::new(folder, folders.home.clone(), hidden, environment);
     Orchestrator::new(folders.store.clone(), top_of_mind::from_environment(folders)).with_worktrees(worktrees)
 }
 

@@ -252,7 +252,7 @@ impl ServerLaunch {
                 let front = AcpFront {
                     sessions: runtime::sessions(store, TurnLimits::default(), folders),
                     projects: Arc::clone(&loader) as Arc<dyn ProjectLoader>,
-                    orchestrator: runtime::orchestrator(folders),
+                    orchestrator: runtime::orchestrator(folders, started.hidden.clone()),
                     program: runtime::own_program()?,
                     cwd: folders.cwd.clone(),
                     approval: global.approval,

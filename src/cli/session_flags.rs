@@ -110,7 +110,7 @@ impl<'a> LaunchSettings<'a> {
         let store = folders.store.sessions().map_err(|error| store_failure(&error))?;
         let sessions = runtime::sessions(store, limits, folders);
         let choice = SessionSettings { mode, model, approval: global.approval };
-        let orchestrator = runtime::orchestrator(folders);
+        let orchestrator = runtime::orchestrator(folders, folders.paths_to_hide());
         let client_services = Vec::new();
         Ok((Self { args, folders, sessions, models, orchestrator, choice, roots, named, client_services }, plan))
     }

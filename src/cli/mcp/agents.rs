@@ -45,7 +45,7 @@ pub(super) fn run(
             let front = McpServerConfig {
                 sessions: runtime::sessions(store, TurnLimits::default(), folders),
                 projects: Arc::new(projects),
-                orchestrator: runtime::orchestrator(folders),
+                orchestrator: runtime::orchestrator(folders, started.hidden.clone()),
                 cwd: folders.cwd.clone(),
                 roots,
                 approval: global.approval,
