@@ -10,7 +10,8 @@ use skein::principal::{Principal, SessionFiles, SessionGrant, TokenLimits};
 use skein::store::{
     AuditFilter, AuditFinding, AuditProblem, FolderFilter, ListFilter, MemoryFilter, MemoryOwner, NewAuditEntry,
     NewEvent, NewMemory, NewSession, NewToken, RecallQuery, SearchHit, SessionChange, SessionStore, StateEntry,
-    StoreAddress, StoreError, StorePlace, TermWeights, TokenState, TokenStore, UsageKey, UsageRow, UsageTotals,
+    StoreAddress, StoreError, StorePlace, TermStats, TermWeights, TokenState, TokenStore, UsageKey, UsageRow,
+    UsageTotals,
 };
 
 use crate::support::postgres::{PASSWORD, Postgres};
@@ -185,6 +186,21 @@ async fn both_stores_recall_only_what_is_not_undone() {
         assert_eq!((terms.frequency.as_slice(), terms.events), ([3, 1].as_slice(), 4), "{kind}");
         let found: Vec<_> = terms.messages.iter().map(|found| found.said.text.as_str()).collect();
         assert_eq!(found, ["kept otter", "later otter"], "{kind}: best first");
+        let words = ["otter".to_owned(), "kept".to_owned()];
+        let among = |within, without| store.common_terms(words.to_vec(), within, without, weigh, 10);
+        let nothing = TermStats { frequency: vec![0, 0], ..TermStats::default() };
+        let elsewhere = || FolderFilter::Folder("/elsewhere".into());
+        assert_eq!(among(elsewhere(), Vec::new()).await.unwrap(), nothing, "{kind}: no session there");
+        assert_eq!(among(FolderFilter::Anywhere, vec![id.clone()]).await.unwrap(), nothing, "{kind}: no other session");
+        session_with(store, "/elsewhere", &["kept otter"]).await;
+        for within in [elsewhere(), FolderFilter::Anywhere] {
+            let terms = among(within, vec![id.clone()]).await.unwrap();
+            assert_eq!(
+                (terms.frequency.as_slice(), terms.messages.len()),
+                ([4, 2].as_slice(), 1),
+                "{kind}: another session"
+            );
+        }
         // A second undo returns to the state before the first.
         store.append(&id, undone(2));
         assert_eq!(store.messages(&id, 1, 10).await.unwrap().len(), 2, "{kind}");

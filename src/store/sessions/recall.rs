@@ -60,11 +60,18 @@ pub struct RecallMatch {
 /// The frequency of each query word, and the messages that share the most of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TermStats {
-    /// For each word, the number of messages in the principal's sessions that contain it, counted up to [`COUNTED`].
+    /// For each word, the number of messages in the principal's sessions that contain it, counted up to [`COUNTED`]. Zero
+    /// if there is no session to search.
     pub frequency: Vec<usize>,
-    /// The number of events in all sessions of the principal.
+    /// The number of events in all sessions of the principal. Zero if there are no messages.
     pub events: u64,
     pub messages: Vec<RecallMatch>,
+}
+
+impl TermStats {
+    pub(super) fn of_no_messages(words: usize) -> Self {
+        Self { frequency: vec![0; words], ..Self::default() }
+    }
 }
 
 /// Weighs the words that a message shares with a query.
@@ -245,10 +252,19 @@ pub(super) fn common_terms(
     weigh: TermWeights,
     limit: usize,
 ) -> rusqlite::Result<TermStats> {
-    let mut frequency = Vec::with_capacity(words.len());
-    let mut with: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
     let admitted = view.query(connection)?;
     let without = serde_json::to_string(without).unwrap_or_default();
+    let (folder, below) = folder_params(folders);
+    // Newest first, because other recent sessions are probably in the same project.
+    let others = format!(
+        "SELECT 1 FROM session s WHERE {OF_PRINCIPAL} AND {ADMITTED} AND {WITHIN} AND s.events > 0
+         AND s.id NOT IN (SELECT value FROM json_each(?4)) ORDER BY s.updated_at DESC LIMIT 1"
+    );
+    if !connection.prepare_cached(&others)?.exists(params![admitted, folder, below, without])? {
+        return Ok(TermStats::of_no_messages(words.len()));
+    }
+    let mut frequency = Vec::with_capacity(words.len());
+    let mut with: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
     // Messages of other principals count for nothing: a frequency would reveal their words. Those of excluded sessions
     // count, but are not candidates.
     let select = format!(
@@ -273,7 +289,6 @@ pub(super) fn common_terms(
     let mut ranked: Vec<_> = with.into_iter().map(|(row, places)| (score(&places), row, places)).collect();
     ranked.retain(|(score, ..)| *score >= weigh.least);
     ranked.sort_by(|one, other| other.0.total_cmp(&one.0).then(other.1.cmp(&one.1)));
-    let (folder, below) = folder_params(folders);
     let select = format!(
         "SELECT e.key, s.id, e.seq, e.at, json_extract(e.body, '$.message.role'), e.text
          FROM event e JOIN session s ON s.key = e.session
@@ -307,6 +322,9 @@ pub(super) fn common_terms(
         }
     }
     messages.truncate(limit);
+    if messages.is_empty() {
+        return Ok(TermStats { frequency, events: 0, messages });
+    }
     let count = format!("SELECT ifnull(sum(s.events), 0) FROM session s WHERE {OF_PRINCIPAL} AND {ADMITTED}");
     let events = connection.prepare_cached(&count)?.query_row([&admitted], |row| natural(row, 0))?;
     Ok(TermStats { frequency, events, messages })

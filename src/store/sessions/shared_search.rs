@@ -226,6 +226,15 @@ pub(super) fn common_terms(
     terms: &TermQuery,
 ) -> Result<TermStats, postgres::Error> {
     let ViewValues { principal, modes, roots } = values;
+    let (folder, below) = folder_params(&terms.within);
+    let others = format!(
+        "SELECT EXISTS (SELECT 1 FROM session s
+         WHERE {ADMITTED} AND {WITHIN} AND s.events > 0 AND s.id <> ALL ($6::text[]))"
+    );
+    let searched: [&(dyn ToSql + Sync); 6] = [principal, modes, roots, &folder, &below, &terms.without];
+    if !queries.query_one(&others, &searched)?.get::<_, bool>(0) {
+        return Ok(TermStats::of_no_messages(terms.words.len()));
+    }
     let mut frequency = Vec::with_capacity(terms.words.len());
     let mut with: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
     // Messages of other principals count for nothing: a frequency would reveal their words. Those of excluded sessions
@@ -251,7 +260,6 @@ pub(super) fn common_terms(
     let mut ranked: Vec<_> = with.into_iter().map(|(key, places)| (score(&places), key, places)).collect();
     ranked.retain(|(score, ..)| *score >= terms.weigh.least);
     ranked.sort_by(|one, other| other.0.total_cmp(&one.0).then(other.1.cmp(&one.1)));
-    let (folder, below) = folder_params(&terms.within);
     let select = format!(
         "SELECT e.key, s.id, e.seq, e.at, e.role, e.text FROM event e JOIN session s ON s.key = e.session
          WHERE {ADMITTED} AND {WITHIN} AND e.key = ANY ($6::bigint[]) AND {NOT_UNDONE}"
@@ -274,6 +282,9 @@ pub(super) fn common_terms(
         }
     }
     messages.truncate(terms.limit);
+    if messages.is_empty() {
+        return Ok(TermStats { frequency, events: 0, messages });
+    }
     let count = format!("SELECT coalesce(sum(s.events), 0)::bigint FROM session s WHERE {ADMITTED}");
     let events = natural(&queries.query_one(&count, &[principal, modes, roots])?, 0);
     Ok(TermStats { frequency, events, messages })
