@@ -70,18 +70,18 @@ impl Reaper {
     }
 
     pub(super) fn watch(&self, group: Pid, scope: &ProcessScope) {
-        self.tell('+', group.as_raw_nonzero());
-        self.tell('=', scope.marker());
+        self.tell(&format!("+{}\n={}\n", group.as_raw_nonzero(), scope.marker()));
     }
 
     pub(super) fn forget(&self, group: Pid) {
-        self.tell('-', group.as_raw_nonzero());
+        self.tell(&format!("-{}\n", group.as_raw_nonzero()));
     }
 
-    fn tell(&self, sign: char, what: impl std::fmt::Display) {
+    /// Sends whole lines in one write, so that a crash of skein leaves no half line.
+    fn tell(&self, lines: &str) {
         let mut process = self.process();
         let Some(pipe) = process.as_mut().and_then(|process| process.stdin.as_mut()) else { return };
-        if let Err(error) = writeln!(pipe, "{sign}{what}") {
+        if let Err(error) = pipe.write_all(lines.as_bytes()) {
             tracing::error!(%error, "the reaper is gone: child processes may survive a crash of skein");
         }
     }

@@ -245,6 +245,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.reader = None;
         self.queue = None;
+        self.wake_writer();
         if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
             tracing::error!(store = self.name, "the writer of sessions broke off");
         }

@@ -75,13 +75,22 @@ pub enum SessionClaim {
 }
 
 impl Shared {
-    /// Queues a job, in order with all others.
+    /// Queues a job, in order with all others. Wakes the writer if the caller waits for it.
     pub(super) fn queue(&self, job: Job) {
         self.pending.add(job.size());
-        let session = job.session.clone();
+        let (session, waits) = (job.session.clone(), job.reply.is_some());
         let is_sent = self.queue.as_ref().is_some_and(|queue| queue.send(job).is_ok());
         if !is_sent {
             tracing::error!(session, "the writer of sessions is gone");
+        } else if waits {
+            self.wake_writer();
+        }
+    }
+
+    /// Ends the pause in which the writer collects jobs.
+    pub(super) fn wake_writer(&self) {
+        if let Some(writer) = &self.writer {
+            writer.thread().unpark();
         }
     }
 

@@ -49,10 +49,6 @@ impl SessionWriter {
         while let Some(first) = self.next_job() {
             self.add(first);
             self.gather();
-            while self.waiting.len() < AT_ONCE {
-                let Ok(job) = self.jobs.try_recv() else { break };
-                self.add(job);
-            }
             self.write();
         }
         if !self.waiting.is_empty() {
@@ -95,15 +91,25 @@ impl SessionWriter {
         }
     }
 
-    /// Waits briefly for more jobs while no caller waits for a reply. The events of a turn then take few transactions,
-    /// and the disk stays idle while a model request runs.
+    /// Collects jobs for a short time, while no caller waits for a reply. The events of a turn then take few
+    /// transactions, and the disk stays idle while a model request runs. A job without a reply does not end the pause,
+    /// because each wake-up would also delay the thread that queues the job.
     fn gather(&mut self) {
         let until = Instant::now() + GATHERS;
-        while self.waiting.len() < AT_ONCE && self.waiting.iter().all(|job| job.reply.is_none()) {
-            match self.jobs.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(job) => self.add(job),
-                Err(_) => return,
+        loop {
+            while self.waiting.len() < AT_ONCE {
+                match self.jobs.try_recv() {
+                    Ok(job) => self.add(job),
+                    Err(mpsc::TryRecvError::Empty) => break,
+                    Err(mpsc::TryRecvError::Disconnected) => return,
+                }
             }
+            let rest = until.saturating_duration_since(Instant::now());
+            let is_awaited = self.waiting.iter().any(|job| job.reply.is_some());
+            if is_awaited || self.waiting.len() >= AT_ONCE || rest.is_zero() {
+                return;
+            }
+            std::thread::park_timeout(rest);
         }
     }
 
