@@ -33,11 +33,13 @@ mod wire;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use agent_client_protocol::{DynConnectTo, Lines};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
+use futures::stream::BoxStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::lesson::CheckVariables;
@@ -108,20 +110,37 @@ pub fn editor_lines(
     wire::lines(input)
 }
 
+/// A client on stdio, with the threads that read and write its lines.
+pub struct StdioConnection {
+    wire: ClientWriter,
+    writer: JoinHandle<()>,
+    lines: BoxStream<'static, std::io::Result<String>>,
+}
+
+impl std::fmt::Debug for StdioConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StdioConnection").field("wire", &self.wire).finish_non_exhaustive()
+    }
+}
+
+impl StdioConnection {
+    /// Starts the threads. The server can get ready in the meantime.
+    pub fn start(input: impl Read + Send + 'static, output: impl Write + Send + 'static) -> std::io::Result<Self> {
+        let (wire, writer) = ClientWriter::start(output)?;
+        Ok(Self { wire, writer, lines: wire::lines(input)?.boxed() })
+    }
+}
+
 /// Serves one client until it closes its side or `stop` is cancelled. When this returns, no turn is running and all
 /// output is written, unless the client did not read it within three seconds.
-pub async fn serve(
-    front: AcpServer,
-    input: impl Read + Send + 'static,
-    output: impl Write + Send + 'static,
-    stop: CancellationToken,
-) -> std::io::Result<()> {
-    let (wire, writer) = ClientWriter::start(output)?;
-    let transport = Lines::new(wire.sink(), wire::lines(input)?.take_until(stop.cancelled_owned()));
+pub async fn serve(front: AcpServer, client: StdioConnection, stop: CancellationToken) -> std::io::Result<()> {
+    let StdioConnection { wire, writer, lines } = client;
+    let transport = Lines::new(wire.sink(), lines.take_until(stop.cancelled_owned()));
     let connection = ClientConnection::new(front, wire);
     let served = dispatch::speak(&connection, DynConnectTo::new(transport)).await;
     connection.end().await;
-    drop(connection);
+    // The last handle to the store waits until everything is written.
+    drop(tokio::task::spawn_blocking(move || drop(connection)).await);
     let written = tokio::task::spawn_blocking(move || drop(writer.join()));
     // A client that disconnected without reading its output must not block the shutdown.
     drop(tokio::time::timeout(FLUSH_TIMEOUT, written).await);

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::connection::ClientConnection;
 use super::updates::TURN_ENDED;
 use super::{Project, errors};
+use crate::task::run_blocking;
 
 /// Login method that uses the keys in the environment.
 const ENVIRONMENT: &str = "environment";
@@ -70,6 +71,8 @@ async fn default_project(connection: &ClientConnection) -> Result<Project, acp::
 /// Loads the manifests, the session store and the model that a first session needs, while the client decides what to
 /// do. Ignores errors: the request that opens a session reports them.
 pub(super) async fn make_ready(connection: &ClientConnection) {
+    // The answer to `initialize` goes first.
+    tokio::task::yield_now().await;
     let models = async {
         if let Ok(project) = default_project(connection).await {
             let make = tokio::task::spawn_blocking(move || drop(project.models.provider(&project.model)));
@@ -88,8 +91,10 @@ pub(super) async fn authenticate(
     match &*request.method_id.0 {
         ENVIRONMENT => {
             let project = default_project(connection).await?;
-            let usable = project.models.provider(&project.model);
-            usable.map(|_| acp::AuthenticateResponse::new()).map_err(|error| errors::auth_required(error.to_string()))
+            // The keyring may take seconds to answer.
+            let usable = run_blocking(move || project.models.provider(&project.model).map(drop)).await;
+            let usable = usable.map_err(|error| errors::internal_error(error.to_string()))?;
+            usable.map(|()| acp::AuthenticateResponse::new()).map_err(|error| errors::auth_required(error.to_string()))
         }
         SETUP => Err(errors::invalid_params("`setup` runs in a terminal: start `skein acp --setup`")),
         other => Err(errors::invalid_params(format!("there is no way to log in called `{other}`"))),

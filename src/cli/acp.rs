@@ -23,9 +23,8 @@ use super::{Global, configure, managed_files, tutorial};
 use crate::acp::{self, AcpServer};
 use crate::agents::TurnLimits;
 use crate::graph::Plan;
-use crate::principal::{Principal, SessionGrant};
+use crate::principal::SessionGrant;
 use crate::process::minimal_environment;
-use crate::project::ProjectLoader as _;
 use crate::task::TaskScope;
 use local_terminals::{LocalTerminals, TerminalLimits};
 
@@ -96,9 +95,11 @@ pub(super) fn run(
             },
         );
     }
+    let client = acp::StdioConnection::start(std::io::stdin(), std::io::stdout())
+        .map_err(|error| CommandError::work(format!("no thread for stdio: {error}"), "check the limits on threads"))?;
     runtime::block_on_until(
         StopSignals::Terminal,
-        WorkerThreads::One,
+        WorkerThreads::None,
         plan,
         global,
         folders,
@@ -109,9 +110,6 @@ pub(super) fn run(
             let projects = Arc::new(projects);
             let background = TaskScope::new();
             reload::watch(&projects, ReloadTriggers::Signal, &background);
-            // The first session needs the manifests: read them while the client initializes.
-            let (early, cwd) = (Arc::clone(&projects), folders.cwd.clone());
-            drop(tokio::task::spawn_blocking(move || drop(early.open(&cwd, &Principal::local()))));
             let of_sessions = folders.clone();
             let open_sessions = move || {
                 let folders = of_sessions.clone();
@@ -140,9 +138,7 @@ pub(super) fn run(
                 draining: CancellationToken::new(),
                 open_sessions: Arc::new(acp::SharedSessions::of_one_client()),
             };
-            // A prompt then goes from the reader to the thread that runs the turn, not through the main thread.
-            let serving = acp::serve(front, std::io::stdin(), std::io::stdout(), started.interrupt());
-            let served = background.run(serving).await;
+            let served = acp::serve(front, client, started.interrupt()).await;
             background.stop().await;
             served.map_err(|error| CommandError::work(format!("the connection broke: {error}"), "see the log"))
         },

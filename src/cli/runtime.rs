@@ -71,11 +71,13 @@ pub(super) enum StopSignals {
     TerminalOnly,
 }
 
-/// The number of threads that run tasks. Work that blocks has other threads.
+/// The number of threads that run tasks, in addition to the main thread. Work that blocks has other threads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum WorkerThreads {
-    /// For a command with one client. With more threads, the tasks of one model stream wake each other on different
-    /// threads, which doubles the CPU time of the stream.
+    /// The main thread runs all tasks, so the command itself must not block. With more threads, the tasks of one model
+    /// stream wake each other on different threads, which doubles the CPU time of the stream.
+    None,
+    /// For other commands with one client.
     One,
     /// As many as there are processors, for many clients.
     All,
@@ -105,7 +107,7 @@ pub(super) fn block_on_until<T>(
     process::adopt_orphans().map_err(|error| {
         CommandError::work(
             format!("skein cannot watch the processes that it starts: {error}"),
-            "check the limits on threads",
+            "use Linux 3.4 or newer",
         )
     })?;
     let scratch = folders.state.join("scratch").join(std::process::id().to_string());
@@ -118,7 +120,10 @@ pub(super) fn block_on_until<T>(
     };
     audit_sink::record_flags(&*ports.audit, global, plan.manifests());
     let session = SessionContext::with_ports(id, folders.cwd.clone(), Vec::new(), scratch.clone(), ports);
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let mut builder = match workers {
+        WorkerThreads::None => tokio::runtime::Builder::new_current_thread(),
+        WorkerThreads::One | WorkerThreads::All => tokio::runtime::Builder::new_multi_thread(),
+    };
     if workers == WorkerThreads::One {
         builder.worker_threads(1);
     }

@@ -78,6 +78,8 @@ pub(super) struct Children {
     own: HashSet<Pid>,
     /// The scopes that have processes, and the start time of the first process.
     scopes: HashMap<String, u64>,
+    /// A thread collects orphans.
+    has_collector: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -100,6 +102,22 @@ impl Children {
 
     pub(super) fn add(&mut self, pid: Pid) {
         self.own.insert(pid);
+        if self.adoption != Adoption::Off {
+            self.start_collector();
+        }
+    }
+
+    /// Starts the thread that collects orphans, if it does not run. Without it they stay as zombies until their scope
+    /// ends.
+    fn start_collector(&mut self) {
+        if self.has_collector {
+            return;
+        }
+        let started = std::thread::Builder::new().name("orphan-collector".to_owned()).spawn(collect_orphans);
+        match started {
+            Ok(_) => self.has_collector = true,
+            Err(error) => tracing::warn!(%error, "orphans that end are not collected at once"),
+        }
     }
 
     pub(super) fn add_to(&mut self, scope: &ProcessScope, pid: Pid) {
@@ -164,9 +182,12 @@ pub fn adopt_orphans() -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
     {
         rustix::process::set_child_subreaper(Some(getpid()))?;
-        std::thread::Builder::new().name("orphan-collector".to_owned()).spawn(collect_orphans)?;
-        let no_children = matches!(peek(), Err(rustix::io::Errno::CHILD));
-        children.adoption = if no_children { Adoption::On } else { Adoption::OnWithOlderChildren };
+        if matches!(peek(), Err(rustix::io::Errno::CHILD)) {
+            children.adoption = Adoption::On;
+        } else {
+            children.adoption = Adoption::OnWithOlderChildren;
+            children.start_collector();
+        }
     }
     Ok(())
 }
