@@ -241,11 +241,6 @@ impl Session {
         Some(self.usage_totals().cost.unwrap_or_default() + self.cost_of(usage)?)
     }
 
-    /// Returns true if the session's mode is bound, so that [`Self::binding`] needs no new one.
-    pub fn is_bound(&self) -> bool {
-        self.setup().current_binding().is_some()
-    }
-
     /// Returns the binding of the session's mode, and starts services that do not run. If the tools of a service have
     /// changed, the new ones apply from the next turn.
     pub async fn binding(&self) -> Result<Arc<Binding>, BindError> {

@@ -13,6 +13,7 @@ use super::connection::ClientSession;
 use super::restore::{self, REDO, REDO_ABOUT, REDO_HINT, UNDO, UNDO_ABOUT, UNDO_HINT};
 use super::updates::Updates;
 use super::{errors, external};
+use crate::broker::Binding;
 use crate::conversation::Content;
 use crate::lesson::CheckVariables;
 use crate::session::attachments;
@@ -27,11 +28,18 @@ const COMPACT: &str = "compact";
 const RESOURCES: &str = "resources";
 const BUILTIN_COMMANDS: [&str; 6] = [TOOLS, COMPACT, RESOURCES, TUTORIAL, UNDO, REDO];
 
-/// Returns an update with every command of the session's mode, and remembers it as the one sent last.
+/// Enters the session's mode, and returns an update with every command. Remembers it as the one sent last.
 pub(super) async fn update(open: &ClientSession) -> acp::SessionUpdate {
+    let entered = open.enter().await.ok();
+    let update = list(open, entered.as_deref()).await;
+    open.set_commands(&update);
+    acp::SessionUpdate::AvailableCommandsUpdate(update)
+}
+
+/// Returns every command of the session's mode. A mode without a binding could not be entered, and has only built-in
+/// commands; the next prompt reports the error.
+async fn list(open: &ClientSession, binding: Option<&Binding>) -> acp::AvailableCommandsUpdate {
     let mut commands = vec![acp::AvailableCommand::new(TOOLS, "List the tools of this mode, and what it does without")];
-    // A mode that cannot be entered has only built-in commands; the next prompt reports the error.
-    let entered = open.enter().await;
     if open.session.external_session().is_none() {
         let about = "Replace the older part of this session by a summary for the model";
         commands.push(acp::AvailableCommand::new(COMPACT, about));
@@ -41,29 +49,32 @@ pub(super) async fn update(open: &ClientSession) -> acp::SessionUpdate {
             commands.push(with_hint(acp::AvailableCommand::new(name, about), hint.to_owned()));
         }
     }
-    if let Ok(binding) = entered {
-        if !attachments::links(&binding).await.is_empty() {
+    if let Some(binding) = binding {
+        if !attachments::links(binding).await.is_empty() {
             let what = "List what the services of this mode have to read, as links to attach to a prompt";
             commands.push(acp::AvailableCommand::new(RESOURCES, what));
         }
         if !is_of_external(open, TUTORIAL) {
             commands.push(with_hint(acp::AvailableCommand::new(TUTORIAL, TUTORIAL_ABOUT), TUTORIAL_HINT.to_owned()));
         }
-        let prompts = slash::prompts(&open.session, &binding, &BUILTIN_COMMANDS).await;
+        let prompts = slash::prompts(&open.session, binding, &BUILTIN_COMMANDS).await;
         commands.extend(prompts.iter().map(|(name, of)| command(name, of.service.as_str(), &of.prompt)));
     }
     commands.extend(external::commands_of(open, &commands));
-    let update = acp::AvailableCommandsUpdate::new(commands);
-    open.set_commands(&update);
-    acp::SessionUpdate::AvailableCommandsUpdate(update)
+    acp::AvailableCommandsUpdate::new(commands)
 }
 
-/// Returns the current commands if they differ from those sent last: prompts may come from files, which change.
-/// `None` if nothing changed or no commands were sent before.
-pub(super) async fn update_if_changed(open: &ClientSession) -> Option<acp::SessionUpdate> {
+/// Returns the current commands if they differ from those sent last, and remembers them: prompts may come from files,
+/// which change. `binding` is that of the session's mode, if it is entered. `None` if nothing changed, if no commands were
+/// sent before, or if another mode was chosen meanwhile, whose commands are sent with it.
+pub(super) async fn update_if_changed(open: &ClientSession, binding: Option<&Binding>) -> Option<acp::SessionUpdate> {
     let told = open.commands()?;
-    let now = update(open).await;
-    (now != acp::SessionUpdate::AvailableCommandsUpdate(told)).then_some(now)
+    let now = list(open, binding).await;
+    if now == told || binding.is_some_and(|binding| *binding.mode() != open.session.choice().mode) {
+        return None;
+    }
+    open.set_commands(&now);
+    Some(acp::SessionUpdate::AvailableCommandsUpdate(now))
 }
 
 /// Sends changed commands to the client, also between turns, when a service reports that its lists have changed. Runs
@@ -100,7 +111,8 @@ async fn send_changes(open: &Weak<ClientSession>, updates: &Updates) -> Option<V
     let now = open.upgrade()?;
     let binding = now.session.binding().await;
     let changes = binding.map(|binding| binding.list_changes()).unwrap_or_default();
-    if let Some(update) = update_if_changed(&now).await {
+    let entered = now.enter().await.ok();
+    if let Some(update) = update_if_changed(&now, entered.as_deref()).await {
         updates.send(update);
     }
     Some(changes)

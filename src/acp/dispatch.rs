@@ -52,10 +52,53 @@ pub(super) async fn speak(
     connection: &Arc<ClientConnection>,
     transport: DynConnectTo<Agent>,
 ) -> Result<(), agent_client_protocol::Error> {
-    let (c, greeting) = (connection, Arc::clone(connection));
-    let agent = Agent
+    let (c, greeting, prompting, cancelling) =
+        (connection, Arc::clone(connection), Arc::clone(connection), Arc::clone(connection));
+    // The SDK asks one handler after the other, each in a new future. So the frequent requests come first, and the others
+    // are one handler behind them.
+    let frequent = Agent
         .v1()
         .name("skein")
+        .on_receive_request(
+            async move |request: acp::PromptRequest,
+                        responder: Responder<acp::PromptResponse>,
+                        _: ConnectionTo<Client>| {
+                let open = prompting.session(&request.session_id)?;
+                limits::check_draining(&prompting.server.draining).map_err(|error| errors::usage(&error))?;
+                let shared = Arc::clone(&open.shared);
+                let running = shared.begin(&prompting.server.grant)?;
+                let (place, connection) = (shared.ticket(), Arc::clone(&prompting));
+                shared.spawn(async move {
+                    let cancelled = responder.cancellation();
+                    let both = async {
+                        cancelled.cancelled().await;
+                        running.cancel().cancel();
+                        std::future::pending().await
+                    };
+                    let answer = tokio::select! {
+                        answer = prompt::prompt(&connection, &open, &running, place, request.prompt) => answer,
+                        answer = both => answer,
+                    };
+                    // Free the session before the response: the client may send the next prompt at once. A close waits
+                    // for `ended`, so it is answered after this prompt.
+                    let ended = running.end();
+                    drop(responder.respond_with_result(answer.map_err(Into::into)));
+                    drop(ended);
+                });
+                Ok(())
+            },
+            on_receive_request!(),
+        )
+        .on_receive_notification(
+            async move |cancel: acp::CancelNotification, _: ConnectionTo<Client>| {
+                // A session that is unknown or idle has nothing to cancel.
+                if let Ok(open) = cancelling.session(&cancel.session_id) {
+                    open.shared.cancel();
+                }
+                Ok(())
+            },
+            on_receive_notification!(),
+        )
         .on_receive_request(
             async move |request: acp::InitializeRequest,
                         responder: Responder<acp::InitializeResponse>,
@@ -66,7 +109,10 @@ pub(super) async fn speak(
                 Ok(())
             },
             on_receive_request!(),
-        )
+        );
+    let (changing, choosing) = (Arc::clone(c), Arc::clone(c));
+    let others = Agent
+        .v1()
         .on_receive_request(
             answered!(c, acp::AuthenticateRequest => acp::AuthenticateResponse, |c, request, _client| {
                 initialize::authenticate(&c, &request).await
@@ -120,9 +166,7 @@ pub(super) async fn speak(
                 closed.map(|_| acp::CloseSessionResponse::new()).ok_or_else(|| errors::session_not_open(&request.session_id.0))
             }),
             on_receive_request!(),
-        );
-    let (changing, choosing, prompting, cancelling) = (Arc::clone(c), Arc::clone(c), Arc::clone(c), Arc::clone(c));
-    let agent = agent
+        )
         .on_receive_request(
             async move |request: acp::SetSessionModeRequest,
                         responder: Responder<acp::SetSessionModeResponse>,
@@ -154,51 +198,11 @@ pub(super) async fn speak(
                 Ok(())
             },
             on_receive_request!(),
-        )
-        .on_receive_request(
-            async move |request: acp::PromptRequest,
-                        responder: Responder<acp::PromptResponse>,
-                        _: ConnectionTo<Client>| {
-                let open = prompting.session(&request.session_id)?;
-                limits::check_draining(&prompting.server.draining).map_err(|error| errors::usage(&error))?;
-                let shared = Arc::clone(&open.shared);
-                let running = shared.begin(&prompting.server.grant)?;
-                let (place, connection) = (shared.ticket(), Arc::clone(&prompting));
-                shared.spawn(async move {
-                    let cancelled = responder.cancellation();
-                    let both = async {
-                        cancelled.cancelled().await;
-                        running.cancel().cancel();
-                        std::future::pending().await
-                    };
-                    let answer = tokio::select! {
-                        answer = prompt::prompt(&connection, &open, &running, place, request.prompt) => answer,
-                        answer = both => answer,
-                    };
-                    // Free the session before the response: the client may send the next prompt at once. A close waits
-                    // for `ended`, so it is answered after this prompt.
-                    let ended = running.end();
-                    drop(responder.respond_with_result(answer.map_err(Into::into)));
-                    drop(ended);
-                });
-                Ok(())
-            },
-            on_receive_request!(),
-        )
-        .on_receive_notification(
-            async move |cancel: acp::CancelNotification, _: ConnectionTo<Client>| {
-                // A session that is unknown or idle has nothing to cancel.
-                if let Ok(open) = cancelling.session(&cancel.session_id) {
-                    open.shared.cancel();
-                }
-                Ok(())
-            },
-            on_receive_notification!(),
         );
     if !connection.server.fork {
-        return agent.connect_to(transport).await;
+        return frequent.with_connection_builder(others).connect_to(transport).await;
     }
-    let agent = agent.on_receive_request(
+    let others = others.on_receive_request(
         set_up!(c, acp::ForkSessionRequest => acp::ForkSessionResponse, sessions::fork, |open| {
             acp::ForkSessionResponse::new(open.session.id().to_owned())
                 .modes(options::modes(&open))
@@ -206,7 +210,7 @@ pub(super) async fn speak(
         }),
         on_receive_request!(),
     );
-    agent.connect_to(transport).await
+    frequent.with_connection_builder(others).connect_to(transport).await
 }
 
 /// Responds to a change of mode or option. Then sends everything else that the change affected.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use agent_client_protocol::v1::schema as acp;
+use tokio_util::sync::CancellationToken;
 
 use super::commands::{self, ParsedPrompt};
 use super::connection::{ClientConnection, ClientSession};
@@ -31,33 +32,32 @@ pub(super) async fn prompt(
         let (projects, roots) = (&connection.server.projects, SessionRoots::of(open.session.context()));
         // The session keeps the modes of the token that opened it.
         let grant = open.session.sessions().grant();
-        // Both read folders, and usually nothing has changed there. Changed files must not wait for a mode that cannot be
-        // entered.
-        let is_entered = open.session.is_bound();
-        let commands = async { if is_entered { commands::update_if_changed(open).await } else { None } };
-        let (loaded, mut commands) = tokio::join!(load_project(projects, &roots.cwd, roots.files, grant), commands);
-        let is_new = open.shared.reload(loaded).await;
-        if is_new {
+        let loaded = load_project(projects, &roots.cwd, roots.files, grant).await;
+        if open.shared.reload(loaded).await {
             options::refresh_updates(open).await.into_iter().for_each(|update| updates.send(update));
         }
         open.enter().await.map_err(|error| errors::enter(&error))?;
         connection.show_pending_notices(open);
         options::watch_external(connection, open);
-        if is_new || !is_entered {
-            commands = commands::update_if_changed(open).await.or(commands);
-        }
-        if let Some(update) = commands {
-            updates.send(update);
-        }
-        let checks = &connection.server.checks;
-        commands::parse_prompt(open, prompt, checks, running.cancel()).await.map(|meant| (order, meant))
+        let parsed = commands::parse_prompt(open, prompt, &connection.server.checks, running.cancel()).await;
+        Ok::<_, acp::Error>((order, parsed))
     };
-    let (order, meant) = tokio::select! {
+    let (order, parsed) = tokio::select! {
         biased;
         () = running.cancel().cancelled() => return Ok(acp::PromptResponse::new(acp::StopReason::Cancelled)),
         ready = ready => ready?,
     };
-    let (prompt, typed) = match meant {
+    // The search of folders for commands must not delay the first request to the model. An external agent may end during
+    // its turn, and its commands with it.
+    let asks_model = matches!(parsed, Ok(ParsedPrompt::Prompt(_) | ParsedPrompt::ServicePrompt(_)));
+    let commands_later = asks_model && open.session.external_session().is_none();
+    if !commands_later {
+        send_changed_commands(open, running.cancel()).await;
+    }
+    if asks_model && running.cancel().is_cancelled() {
+        return Ok(acp::PromptResponse::new(acp::StopReason::Cancelled));
+    }
+    let (prompt, typed) = match parsed? {
         ParsedPrompt::Prompt(prompt) => (prompt, true),
         ParsedPrompt::ServicePrompt(prompt) => (prompt, false),
         ParsedPrompt::Answer(text) => return Ok(answer_with_text(&updates, text)),
@@ -86,11 +86,24 @@ pub(super) async fn prompt(
     // The turn has its mode; a later switch applies to the next turn.
     drop(order);
     let live = Arc::clone(open.session.live());
-    live.begin(connection.id, open.session.event_count());
+    let answered = live.begin(connection.id, open.session.event_count());
     let showing = LiveTurnGuard(Arc::clone(&live));
     let front = live as Arc<dyn Notifier>;
     let prompt_options = PromptOptions { from_user: typed, plan_only: false };
-    let ended = connection.server.orchestrator.prompt(pending, prompt, prompt_options, front, running.cancel()).await;
+    let turn = async {
+        let turn = connection.server.orchestrator.prompt(pending, prompt, prompt_options, front, running.cancel());
+        let ended = turn.await;
+        // A turn that failed has no answer.
+        answered.cancel();
+        ended
+    };
+    let commands = async {
+        if commands_later {
+            answered.cancelled().await;
+            send_changed_commands(open, running.cancel()).await;
+        }
+    };
+    let (ended, ()) = tokio::join!(turn, commands);
     showing.end(&ended);
     if let Ok(TurnEnd { ending: StopReason::EndTurn, .. }) = &ended
         && let Some(naming) = name_session(&open.session)
@@ -106,6 +119,19 @@ pub(super) async fn prompt(
         updates.notice(acp::NoticeSeverity::Warning, why);
     }
     answer(ended)
+}
+
+/// Sends the commands to the client if they have changed, unless the prompt is cancelled first.
+async fn send_changed_commands(open: &ClientSession, cancel: &CancellationToken) {
+    let changed = async {
+        // The mode is entered, or another one was chosen meanwhile.
+        let binding = open.session.binding().await.ok();
+        commands::update_if_changed(open, binding.as_deref()).await
+    };
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        changed = changed => changed.into_iter().for_each(|update| open.viewer.send(update)),
+    }
 }
 
 /// Ends the turn for the viewers of the session, also if the turn is dropped.

@@ -130,7 +130,10 @@ impl OutputQueue {
             None => Some(outgoing),
         };
         state.waiting.extend(rest);
-        if !(is_piece && state.gathering) {
+        let is_collected = is_piece && state.gathering;
+        // The writer needs the lock as soon as it wakes.
+        drop(state);
+        if !is_collected {
             self.wake();
         }
     }

@@ -4,6 +4,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio_util::sync::{CancellationToken, DropGuard};
+
 use crate::agents::{ChildSession, Event, Notifier, StatusUpdate, TurnEnd};
 
 /// A client that shows a session.
@@ -49,6 +51,8 @@ struct LiveTurn {
     events: Vec<Event>,
     /// Text and thoughts after the last event.
     chunks: Vec<StatusUpdate>,
+    /// Cancels the token of [`LiveSession::begin`]. `None` after the first answer.
+    unanswered: Option<DropGuard>,
 }
 
 /// The stored events that a viewer is shown do not end where the turn begins; read them again.
@@ -76,11 +80,16 @@ impl LiveSession {
         self.state().viewers.iter().any(|(id, _)| *id != viewer)
     }
 
-    /// Starts a turn that `author` prompted. Viewers get its events from now on.
-    pub fn begin(&self, author: ViewerId, stored_events: usize) {
+    /// Starts a turn that `author` prompted. Viewers get its events from now on. Returns a token that is cancelled when
+    /// the model or the external agent has answered for the first time, or the turn has ended.
+    pub fn begin(&self, author: ViewerId, stored_events: usize) -> CancellationToken {
+        let answered = CancellationToken::new();
+        let unanswered = Some(answered.clone().drop_guard());
         let mut state = self.state();
         state.version += 1;
-        state.turn = Some(LiveTurn { author, start: stored_events, events: Vec::new(), chunks: Vec::new() });
+        state.turn =
+            Some(LiveTurn { author, start: stored_events, events: Vec::new(), chunks: Vec::new(), unanswered });
+        answered
     }
 
     /// Corrects the number of stored events before the turn, if another process has added some.
@@ -182,8 +191,13 @@ impl Notifier for LiveSession {
             }
         }
         if let Some(turn) = turn {
-            if matches!(event, Event::Message { .. } | Event::External { .. }) {
-                turn.chunks.clear();
+            match &event {
+                Event::Message { message } if message.is_prompt() => turn.chunks.clear(),
+                Event::Message { .. } | Event::External { .. } => {
+                    turn.chunks.clear();
+                    turn.unanswered = None;
+                }
+                _ => {}
             }
             turn.events.push(event);
         }

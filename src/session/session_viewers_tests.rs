@@ -149,3 +149,19 @@ fn a_connection_that_attaches_again_sees_updates_once() {
     assert_eq!((first.lines().len(), second.text()), (0, "once".to_owned()));
     assert!(live.has_others(2) && !live.has_others(1));
 }
+
+#[test]
+fn a_turn_tells_its_first_answer_or_its_end() {
+    let live = LiveSession::default();
+    let answered = live.begin(1, 0);
+    live.log(message(Role::User, "prompt"));
+    live.status(text("half"));
+    assert!(!answered.is_cancelled(), "the answer is not complete");
+    live.log(message(Role::Assistant, "half an answer"));
+    assert!(answered.is_cancelled());
+    let failed = live.begin(1, 0);
+    live.log(message(Role::User, "prompt"));
+    assert!(!failed.is_cancelled());
+    live.end(Err(&TurnFailure("broken".to_owned())));
+    assert!(failed.is_cancelled());
+}
