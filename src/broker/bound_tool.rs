@@ -133,7 +133,8 @@ impl BoundTool {
             let (description, schema) = (&self.spec.description, &self.spec.input_schema);
             json!({"name": "", "description": description, "input_schema": schema}).to_string().len()
         });
-        nameless + Value::from(name).to_string().len() - "\"\"".len()
+        // No character of the name is escaped: see `names`.
+        nameless + name.len()
     }
 
     /// Returns the validator of the arguments. Fails if the input schema cannot be used.

@@ -468,6 +468,11 @@ fn sendable(arguments: &Value) -> Value {
 
 /// Replaces characters that providers reject in a tool name. A model may call a made-up name that contains them.
 fn sendable_name(name: &str) -> String {
+    // Each request contains the names of all calls so far, and nearly all of them are plain.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(is_plain) {
+        return name.to_owned();
+    }
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     let name: String = name.chars().take(MAX_NAME).map(plain).collect();
     if name.is_empty() { "unnamed".to_owned() } else { name }
