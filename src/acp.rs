@@ -1,4 +1,4 @@
-//! Serves editors over the Agent Client Protocol, version 1: on two streams of lines, or over a transport of the
+//! Serves editors over the Agent Client Protocol, version 1: on stdio, or over a transport of the
 //! caller. Each family of methods has its own file.
 //!
 //! Invariant: the dispatch loop never waits. A handler decodes a request and spawns a task that answers it.
@@ -26,20 +26,18 @@ mod relay;
 mod remote;
 mod restore;
 mod sessions;
+mod stdio;
 mod stop_reason;
 mod updates;
 mod wire;
 
-use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use agent_client_protocol::{DynConnectTo, Lines};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::lesson::CheckVariables;
@@ -48,6 +46,7 @@ use crate::orchestrator::Orchestrator;
 use crate::principal::SessionGrant;
 use crate::project::{Project, ProjectLoader};
 use crate::session::Sessions;
+use crate::task::TaskScope;
 use connection::ClientConnection;
 pub use shared_session::{RunningTurn, SessionObserver, SharedPorts, SharedSession, SharedSessions, next_viewer_id};
 use wire::ClientWriter;
@@ -103,46 +102,25 @@ impl std::fmt::Debug for AcpServer {
     }
 }
 
-/// Returns the lines of an editor. A line that is too long or not UTF-8 is replaced by a text that is no message.
-pub fn editor_lines(
-    input: impl Read + Send + 'static,
-) -> std::io::Result<impl futures::Stream<Item = std::io::Result<String>> + Send> {
-    wire::lines(input)
+/// Returns the lines of an editor on stdin. A line that is too long or not UTF-8 is replaced by a text that is no message.
+pub fn editor_lines() -> impl futures::Stream<Item = std::io::Result<String>> + Send {
+    wire::lines(stdio::input())
 }
 
-/// A client on stdio, with the threads that read and write its lines.
-pub struct StdioConnection {
-    wire: ClientWriter,
-    writer: JoinHandle<()>,
-    lines: BoxStream<'static, std::io::Result<String>>,
-}
-
-impl std::fmt::Debug for StdioConnection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StdioConnection").field("wire", &self.wire).finish_non_exhaustive()
-    }
-}
-
-impl StdioConnection {
-    /// Starts the threads. The server can get ready in the meantime.
-    pub fn start(input: impl Read + Send + 'static, output: impl Write + Send + 'static) -> std::io::Result<Self> {
-        let (wire, writer) = ClientWriter::start(output)?;
-        Ok(Self { wire, writer, lines: wire::lines(input)?.boxed() })
-    }
-}
-
-/// Serves one client until it closes its side or `stop` is cancelled. When this returns, no turn is running and all
+/// Serves the client on stdio until it closes its side or `stop` is cancelled. When this returns, no turn is running and all
 /// output is written, unless the client did not read it within three seconds.
-pub async fn serve(front: AcpServer, client: StdioConnection, stop: CancellationToken) -> std::io::Result<()> {
-    let StdioConnection { wire, writer, lines } = client;
-    let transport = Lines::new(wire.sink(), lines.take_until(stop.cancelled_owned()));
+pub async fn serve(front: AcpServer, stop: CancellationToken) -> std::io::Result<()> {
+    let (wire, queue) = ClientWriter::with_reader();
+    let writer = TaskScope::new();
+    writer.spawn(wire::write_queue(queue, stdio::output()));
+    let transport = Lines::new(wire.sink(), editor_lines().take_until(stop.cancelled_owned()));
     let connection = ClientConnection::new(front, wire);
     let served = dispatch::speak(&connection, DynConnectTo::new(transport)).await;
     connection.end().await;
     // The last handle to the store waits until everything is written.
     drop(tokio::task::spawn_blocking(move || drop(connection)).await);
-    let written = tokio::task::spawn_blocking(move || drop(writer.join()));
-    // A client that disconnected without reading its output must not block the shutdown.
-    drop(tokio::time::timeout(FLUSH_TIMEOUT, written).await);
+    // The queue is closed, so the writer ends by itself. A client that disconnected without reading its output must not
+    // block the shutdown.
+    drop(tokio::time::timeout(FLUSH_TIMEOUT, writer.stop()).await);
     served.map_err(|error| std::io::Error::other(error.to_string()))
 }

@@ -186,10 +186,11 @@ impl Orchestrator {
         }
         let about = prompt.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n");
         let family = session.family().await;
+        let context = Arc::clone(session.context());
         // A folder at the client is only a name here.
-        let within = match session.context().client_folders() {
+        let within = move || match context.client_folders() {
             Some(client) => FolderFilter::Folder(client.cwd.clone()),
-            None => sessions_of_project(&session.context().cwd),
+            None => sessions_of_project(&context.cwd),
         };
         let pieces = recall::extract(session.sessions().store(), &about, within, &family).await;
         PromptContext { top, excerpts: pieces }
@@ -223,8 +224,10 @@ impl Orchestrator {
         let router = self.router_cache.router(plan, &own, principal, cwd).await;
         let router = router.map_err(|error| UnknownModeError::new(error.to_string(), "try again"))?;
         let TopOfMindText { text: top, problem } = self.top_of_mind.read(principal);
+        let folder = cwd.to_owned();
+        let within = move || sessions_of_project(&folder);
         let excerpts = match sessions.filter(|_| Settings::of(plan.manifests()).recall) {
-            Some(sessions) => recall::extract(sessions, prompt, sessions_of_project(cwd), &[]).await,
+            Some(sessions) => recall::extract(sessions, prompt, within, &[]).await,
             None => Vec::new(),
         };
         let context = RoutingContext::new(top.as_deref(), &excerpts);

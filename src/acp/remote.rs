@@ -10,12 +10,12 @@ use std::time::Duration;
 use agent_client_protocol::{DynConnectTo, Lines};
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::ClientConnection;
 use super::message_routes::OutgoingMessage;
-use super::wire::{BATCH_INTERVAL, ClientWriter, LineInjector, MAX_UNSENT, OutputItem, OutputQueue, State};
+use super::wire::{ClientWriter, LineInjector, MAX_UNSENT, OutputQueue, QueueReader};
 use super::{AcpServer, dispatch};
 
 /// Messages of the client that wait for the dispatch loop. A full queue makes the transport wait.
@@ -55,11 +55,7 @@ impl ClientInput {
 
 /// Takes the messages for the client.
 #[derive(Debug)]
-pub struct ClientOutput {
-    queue: Arc<OutputQueue>,
-    /// When a chunk was the last that was taken.
-    chunk_taken: Option<Instant>,
-}
+pub struct ClientOutput(QueueReader);
 
 /// Counts what was sent to the client.
 #[derive(Debug, Clone)]
@@ -108,42 +104,13 @@ impl OutputMeter {
 impl ClientOutput {
     /// Returns the counter of sent bytes. The transport must count every message that it has sent.
     pub fn meter(&self) -> OutputMeter {
-        OutputMeter(Arc::clone(&self.queue))
+        OutputMeter(Arc::clone(self.0.queue()))
     }
 
     /// Waits for messages and returns them in order. `None` once the connection has ended and all are taken. Dropping the
     /// future loses nothing.
     pub async fn next(&mut self) -> Option<Vec<OutgoingMessage>> {
-        loop {
-            let more_until = {
-                let mut state = self.queue.state();
-                let more_until = self.collection_end(&state);
-                state.gathering = more_until.is_some();
-                if more_until.is_none() {
-                    if let Some(last) = state.waiting.back() {
-                        self.chunk_taken = last.is_piece().then(Instant::now);
-                        return Some(state.waiting.drain(..).map(OutgoingMessage::from).collect());
-                    }
-                    if state.closed {
-                        return None;
-                    }
-                }
-                more_until
-            };
-            match more_until {
-                // Any item but a chunk ends the wait early.
-                Some(until) => drop(timeout_at(until, self.queue.arrived.notified()).await),
-                None => self.queue.arrived.notified().await,
-            }
-        }
-    }
-
-    /// Returns until when further chunks are collected. `None` if what waits is to be sent at once: it is not only
-    /// chunks, or no chunk was taken shortly before. A slow stream thus needs no timer.
-    fn collection_end(&self, state: &State) -> Option<Instant> {
-        let until = self.chunk_taken? + BATCH_INTERVAL;
-        let collects = !state.closed && !state.waiting.is_empty() && state.waiting.iter().all(OutputItem::is_piece);
-        (collects && Instant::now() < until).then_some(until)
+        Some(self.0.next().await?.into_iter().map(OutgoingMessage::from).collect())
     }
 }
 
@@ -153,9 +120,8 @@ pub fn connect(
     front: AcpServer,
     stop: CancellationToken,
 ) -> (ClientInput, ClientOutput, impl Future<Output = ()> + Send + 'static) {
-    let (wire, queue) = ClientWriter::with_queue();
+    let (wire, output) = ClientWriter::with_reader();
     let (tx, mut rx) = mpsc::channel(MAX_INPUT);
-    let output = ClientOutput { queue, chunk_taken: None };
     let client = wire.injector();
     // Boxed, because callers move it into a task, which would have room for it twice.
     let served = Box::pin(async move {
@@ -180,7 +146,7 @@ pub fn connect(
         }
         connection.end().await;
     });
-    (ClientInput { tx, client }, output, served)
+    (ClientInput { tx, client }, ClientOutput(output), served)
 }
 
 #[cfg(test)]

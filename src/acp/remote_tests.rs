@@ -3,15 +3,15 @@
 use tokio::time::timeout;
 
 use super::*;
-use crate::acp::wire::{ChunkKind, MessageChunk};
+use crate::acp::wire::{BATCH_INTERVAL, ChunkKind, MessageChunk};
 
 fn chunk(session: &str, text: &str) -> MessageChunk {
     MessageChunk { session: session.into(), message: "m".into(), kind: ChunkKind::Agent, text: text.to_owned() }
 }
 
 fn pair() -> (ClientWriter, ClientOutput) {
-    let (wire, queue) = ClientWriter::with_queue();
-    (wire, ClientOutput { queue, chunk_taken: None })
+    let (wire, output) = ClientWriter::with_reader();
+    (wire, ClientOutput(output))
 }
 
 #[tokio::test]

@@ -1,36 +1,40 @@
-//! Reads and writes lines. All output goes through one queue to one thread, so it is written in the order in which it
-//! was queued. Updates bypass the SDK, which costs thirty times as much as writing them.
+//! Reads and writes lines. All output goes through one queue to one task, so it is written in the order in which it was
+//! queued. Updates bypass the SDK, which costs thirty times as much as writing them.
 //!
 //! Invariant: every output line is one JSON message. A line that cannot be parsed is answered with an error and never
 //! ends the connection.
 
 use std::collections::VecDeque;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use agent_client_protocol::v1::schema as acp;
 use futures::{Sink, Stream};
 use serde_json::Value;
-use tokio::sync::{Notify, mpsc};
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 use crate::agents::ChunkTemplate;
 
 /// Maximum length of an input line in bytes; prompts with images are far shorter.
 const MAX_LINE: u64 = 64 << 20;
-/// Input lines that wait for the dispatch loop. Further lines stay unread, which makes the client wait.
-const MAX_WAITING_LINES: usize = 16;
+/// Bytes of input that are read at once. Further input stays unread until the dispatch loop asks for a line, which makes
+/// the client wait.
+const INPUT_BUFFER: usize = 64 << 10;
 /// Queued text is merged into chunks of about this size, in bytes.
 const MAX_CHUNK: usize = 16 << 10;
 const MAX_BUFFER: usize = 256 << 10;
 /// Unsent bytes beyond which a remote client that does not read is disconnected.
 pub(super) const MAX_UNSENT: usize = 4 << 20;
-/// How long the writer collects chunks after it has written one.
+/// How long the writer collects chunks after it has taken one.
 pub(super) const BATCH_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A cheap handle to the output queue. The writer thread ends when the last handle is dropped.
+/// A cheap handle to the output queue. The queue is closed when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub(super) struct ClientWriter {
     queue: Arc<QueueHandle>,
@@ -54,10 +58,8 @@ impl LineInjector {
 #[derive(Debug, Default)]
 pub(super) struct OutputQueue {
     state: Mutex<State>,
-    /// Wakes the thread that writes to stdio.
-    changed: Condvar,
-    /// Wakes the task that writes to the network.
-    pub(super) arrived: Notify,
+    /// Wakes the task that writes.
+    arrived: Notify,
     /// Notified when more than [`MAX_UNSENT`] bytes are not written.
     pub(super) overfull: Notify,
     /// Bytes that were queued and are not written yet, including those the writer has taken.
@@ -67,11 +69,11 @@ pub(super) struct OutputQueue {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) waiting: VecDeque<OutputItem>,
-    /// The writer has just written a chunk and collects more.
-    pub(super) gathering: bool,
-    pub(super) closed: bool,
+struct State {
+    waiting: VecDeque<OutputItem>,
+    /// The writer has just taken a chunk and collects more.
+    gathering: bool,
+    closed: bool,
     /// The client no longer reads: further items are dropped.
     broken: bool,
 }
@@ -83,16 +85,11 @@ struct QueueHandle(Arc<OutputQueue>);
 impl Drop for QueueHandle {
     fn drop(&mut self) {
         self.0.state().closed = true;
-        self.0.wake();
+        self.0.arrived.notify_one();
     }
 }
 
 impl OutputQueue {
-    fn wake(&self) {
-        self.changed.notify_one();
-        self.arrived.notify_one();
-    }
-
     /// Returns the number of bytes that are queued or taken, and not written yet.
     pub(super) fn unwritten(&self) -> usize {
         self.unwritten.load(Ordering::Relaxed)
@@ -111,7 +108,7 @@ impl OutputQueue {
             self.unwritten.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |bytes| Some(bytes.saturating_sub(size)));
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,7 +131,7 @@ impl OutputQueue {
         // The writer needs the lock as soon as it wakes.
         drop(state);
         if !is_collected {
-            self.wake();
+            self.arrived.notify_one();
         }
     }
 
@@ -145,22 +142,54 @@ impl OutputQueue {
         state.waiting.clear();
         self.unwritten.store(0, Ordering::Relaxed);
     }
+}
 
-    /// Waits for items and returns all of them. Returns an empty queue once it is closed and empty. If `after_piece`, a
-    /// chunk was written last, so more chunks are collected first.
-    fn take(&self, after_piece: bool) -> VecDeque<OutputItem> {
-        let mut state = self.state();
-        if after_piece && !state.closed && state.waiting.is_empty() {
-            state.gathering = true;
-            // Any item but a chunk ends the wait early.
-            let waited = self.changed.wait_timeout(state, BATCH_INTERVAL).unwrap_or_else(PoisonError::into_inner);
-            state = waited.0;
-            state.gathering = false;
+/// Takes the items of a queue. One task has it.
+#[derive(Debug)]
+pub(super) struct QueueReader {
+    queue: Arc<OutputQueue>,
+    /// When a chunk was the last that was taken.
+    chunk_taken: Option<Instant>,
+}
+
+impl QueueReader {
+    pub(super) fn queue(&self) -> &Arc<OutputQueue> {
+        &self.queue
+    }
+
+    /// Waits for items and returns all of them, at least one. `None` once the queue is closed and empty. Dropping the
+    /// future loses nothing.
+    pub(super) async fn next(&mut self) -> Option<VecDeque<OutputItem>> {
+        loop {
+            let more_until = {
+                let mut state = self.queue.state();
+                let more_until = self.collection_end(&state);
+                state.gathering = more_until.is_some();
+                if more_until.is_none() {
+                    if let Some(last) = state.waiting.back() {
+                        self.chunk_taken = last.is_piece().then(Instant::now);
+                        return Some(std::mem::take(&mut state.waiting));
+                    }
+                    if state.closed {
+                        return None;
+                    }
+                }
+                more_until
+            };
+            match more_until {
+                // Any item but a chunk ends the wait early.
+                Some(until) => drop(timeout_at(until, self.queue.arrived.notified()).await),
+                None => self.queue.arrived.notified().await,
+            }
         }
-        while state.waiting.is_empty() && !state.closed {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        std::mem::take(&mut state.waiting)
+    }
+
+    /// Returns until when further chunks are collected. `None` if what waits is to be sent at once: it is not only
+    /// chunks, or no chunk was taken shortly before. A slow stream thus needs no timer.
+    fn collection_end(&self, state: &State) -> Option<Instant> {
+        let until = self.chunk_taken? + BATCH_INTERVAL;
+        let collects = !state.closed && !state.waiting.is_empty() && state.waiting.iter().all(OutputItem::is_piece);
+        (collects && Instant::now() < until).then_some(until)
     }
 }
 
@@ -199,24 +228,10 @@ pub(super) enum OutputItem {
 }
 
 impl ClientWriter {
-    /// Starts the writer thread. It ends, and can be joined, once every handle is dropped.
-    pub(super) fn start(output: impl Write + Send + 'static) -> io::Result<(Self, JoinHandle<()>)> {
+    /// Creates a queue with its first handle, and the reader for the task that writes.
+    pub(super) fn with_reader() -> (Self, QueueReader) {
         let queue: Arc<OutputQueue> = Arc::default();
-        let waiting = Arc::clone(&queue);
-        let writer = std::thread::Builder::new().name("acp-writer".to_owned()).spawn(move || {
-            // A client that disconnects also closes stdin, which ends the connection.
-            if let Err(error) = write_all(&waiting, output) {
-                tracing::info!(%error, "the client no longer reads");
-                waiting.break_off();
-            }
-        })?;
-        Ok((Self { queue: Arc::new(QueueHandle(queue)) }, writer))
-    }
-
-    /// Creates a writer whose queue a task empties.
-    pub(super) fn with_queue() -> (Self, Arc<OutputQueue>) {
-        let queue: Arc<OutputQueue> = Arc::default();
-        (Self { queue: Arc::new(QueueHandle(Arc::clone(&queue))) }, queue)
+        (Self { queue: Arc::new(QueueHandle(Arc::clone(&queue))) }, QueueReader { queue, chunk_taken: None })
     }
 
     /// Returns a handle that does not keep the queue open.
@@ -299,30 +314,36 @@ fn complete_call(update: &mut Value) {
     }
 }
 
-fn write_all(queue: &OutputQueue, mut output: impl Write) -> io::Result<()> {
+/// Writes the items of a queue until it is closed and empty, or until the client no longer reads. A client that
+/// disconnects also closes its output, which ends the connection.
+pub(super) async fn write_queue(mut queue: QueueReader, output: impl AsyncWrite + Unpin) {
+    if let Err(error) = write_all(&mut queue, output).await {
+        tracing::info!(%error, "the client no longer reads");
+        queue.queue.break_off();
+    }
+}
+
+async fn write_all(queue: &mut QueueReader, mut output: impl AsyncWrite + Unpin) -> io::Result<()> {
     let mut buffer = Vec::new();
-    let mut after_piece = false;
-    loop {
-        let waiting = queue.take(after_piece);
-        let Some(last) = waiting.back() else { return Ok(()) };
-        after_piece = last.is_piece();
+    while let Some(waiting) = queue.next().await {
         let mut in_buffer = 0;
         for item in waiting {
             in_buffer += item.size();
             item.write(&mut buffer);
             drop(item);
             if buffer.len() > MAX_BUFFER {
-                output.write_all(&buffer)?;
-                queue.mark_written(std::mem::take(&mut in_buffer));
+                output.write_all(&buffer).await?;
+                queue.queue.mark_written(std::mem::take(&mut in_buffer));
                 buffer.clear();
                 buffer.shrink_to(4 * MAX_BUFFER);
             }
         }
-        output.write_all(&buffer)?;
-        output.flush()?;
-        queue.mark_written(in_buffer);
+        output.write_all(&buffer).await?;
+        output.flush().await?;
+        queue.queue.mark_written(in_buffer);
         buffer.clear();
     }
+    Ok(())
 }
 
 impl OutputItem {
@@ -415,42 +436,45 @@ fn text(buffer: &mut Vec<u8>, text: &str) {
     drop(serde_json::to_writer(buffer, text));
 }
 
-/// Returns the lines of `input`, read by a dedicated thread: one hop less than through the runtime's pool. Replaces a
-/// line that is too long or not UTF-8 with text that is not JSON, so that the SDK answers with a parse error. The thread
-/// waits while the queue of lines is full. The output has its own thread, so it does not wait for the input.
-pub(super) fn lines(input: impl Read + Send + 'static) -> io::Result<impl Stream<Item = io::Result<String>> + Send> {
-    let (tell, mut told) = mpsc::channel(MAX_WAITING_LINES);
-    std::thread::Builder::new().name("acp-reader".to_owned()).spawn(move || {
-        let mut reader = BufReader::with_capacity(64 << 10, input);
-        while let Some(line) = next_line(&mut reader).transpose() {
-            let failed = line.is_err();
-            // A failed send means that the connection has ended.
-            if tell.blocking_send(line).is_err() || failed {
-                return;
-            }
-        }
-    })?;
-    Ok(futures::stream::poll_fn(move |context| told.poll_recv(context)))
+/// Returns the lines of `input`. Replaces a line that is too long or not UTF-8 with text that is not JSON, so that the SDK
+/// answers with a parse error.
+pub(super) fn lines(input: impl AsyncRead + Send + Unpin) -> impl Stream<Item = io::Result<String>> + Send {
+    let reader = BufReader::with_capacity(INPUT_BUFFER, input);
+    futures::stream::try_unfold(reader, async |mut reader| Ok(next_line(&mut reader).await?.map(|line| (line, reader))))
 }
 
-fn next_line(reader: &mut impl BufRead) -> io::Result<Option<String>> {
+async fn next_line(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Option<String>> {
     let mut bytes = Vec::new();
-    let read = reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut bytes)?;
+    let read = (&mut *reader).take(MAX_LINE).read_until(b'\n', &mut bytes).await?;
     if read == 0 {
         return Ok(None);
     }
     if bytes.len() as u64 == MAX_LINE && bytes.last() != Some(&b'\n') {
-        reader.skip_until(b'\n')?;
+        skip_line(reader).await?;
         return Ok(Some("a line that is too long".to_owned()));
     }
     let line = String::from_utf8(bytes).unwrap_or_else(|_| "a line that is not UTF-8".to_owned());
     Ok(Some(line.trim_end_matches(['\n', '\r']).to_owned()))
 }
 
+/// Reads up to the end of the line.
+async fn skip_line(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<()> {
+    loop {
+        let bytes = reader.fill_buf().await?;
+        let (end, size) = (bytes.iter().position(|byte| *byte == b'\n'), bytes.len());
+        reader.consume(end.map_or(size, |end| end + 1));
+        if end.is_some() || size == 0 {
+            return Ok(());
+        }
+    }
+}
+
 /// Returns the lines of a client, for the fuzzer.
 #[cfg(any(test, fuzzing))]
-pub fn read_lines(mut bytes: &[u8]) -> Vec<String> {
-    std::iter::from_fn(|| next_line(&mut bytes).ok().flatten()).collect()
+pub fn read_lines(bytes: &[u8]) -> Vec<String> {
+    use futures::{FutureExt as _, TryStreamExt as _};
+    // Bytes in memory are there at once.
+    lines(bytes).try_collect().now_or_never().and_then(Result::ok).unwrap_or_default()
 }
 
 #[cfg(test)]

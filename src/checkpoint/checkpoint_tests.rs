@@ -1,7 +1,6 @@
 //! Tests snapshots and restores on real files.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::sync::Arc;
 
 use tempfile::TempDir;
 
@@ -40,7 +39,7 @@ impl TestWorkspace {
 
     fn workspace(&self) -> Workspace {
         let hidden = HiddenPaths::new(&self.path("home"), [self.path("work/hidden")]);
-        Workspace { roots: vec![self.path("work")], hidden: Arc::new(hidden), limits: self.limits }
+        Workspace { roots: vec![self.path("work")], hidden, limits: self.limits }
     }
 
     /// A step in which `change` happens.

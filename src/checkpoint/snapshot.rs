@@ -8,7 +8,6 @@ use std::fs::Metadata;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use ignore::WalkBuilder;
 use serde::{Deserialize, Serialize};
@@ -30,7 +29,7 @@ const CLOCK_LAG: u64 = 20;
 pub struct Workspace {
     pub roots: Vec<PathBuf>,
     /// Paths that are neither read nor written.
-    pub hidden: Arc<HiddenPaths>,
+    pub hidden: HiddenPaths,
     pub limits: SnapshotLimits,
 }
 
@@ -224,7 +223,7 @@ struct SnapshotBuilder<'a> {
 
 impl SnapshotBuilder<'_> {
     fn add_root(&mut self, root: &Path) -> Result<(), CheckpointError> {
-        let hidden = Arc::clone(&self.workspace.hidden);
+        let hidden = self.workspace.hidden.clone();
         // Inside a repository git's rules apply, up to its root. Elsewhere only files in the workspace count.
         let in_repository = root.ancestors().any(|folder| folder.join(".git").exists());
         let mut walk = WalkBuilder::new(root);

@@ -95,8 +95,6 @@ pub(super) fn run(
             },
         );
     }
-    let client = acp::StdioConnection::start(std::io::stdin(), std::io::stdout())
-        .map_err(|error| CommandError::work(format!("no thread for stdio: {error}"), "check the limits on threads"))?;
     runtime::block_on_until(
         StopSignals::Terminal,
         WorkerThreads::None,
@@ -138,7 +136,7 @@ pub(super) fn run(
                 draining: CancellationToken::new(),
                 open_sessions: Arc::new(acp::SharedSessions::of_one_client()),
             };
-            let served = acp::serve(front, client, started.interrupt()).await;
+            let served = acp::serve(front, started.interrupt()).await;
             background.stop().await;
             served.map_err(|error| CommandError::work(format!("the connection broke: {error}"), "see the log"))
         },

@@ -114,7 +114,7 @@ pub(super) fn block_on_until<T>(
     let id = format!("cli-{}", std::process::id());
     let hidden = folders.paths_to_hide();
     let ports = SessionContextPorts {
-        hidden: Arc::new(hidden.clone()),
+        hidden: hidden.clone(),
         audit: Arc::new(CommandAuditLog::new(folders, random_id("cli"))),
         ..SessionContextPorts::default()
     };
@@ -193,7 +193,7 @@ pub(super) fn sockets(folders: &Folders) -> PathBuf {
 
 /// Opens sessions over the store, with scratch files in the state folder.
 pub(super) fn sessions(store: store::SessionStore, limits: TurnLimits, folders: &Folders) -> Sessions {
-    let hidden = Arc::new(folders.paths_to_hide());
+    let hidden = folders.paths_to_hide();
     let scratch = folders.shared.as_ref().unwrap_or(&folders.state).join("scratch");
     let attention: Option<Arc<dyn AttentionSink>> = Some(Arc::new(UserAttention));
     let checkpoints = Some(folders.shared.as_ref().unwrap_or(&folders.data).join("checkpoints"));

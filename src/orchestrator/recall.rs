@@ -70,13 +70,13 @@ impl RecallExcerpt {
     }
 }
 
-/// Returns the excerpts of sessions in these folders that match `about`, best first. Skips the sessions in `without`: the
+/// Returns the excerpts of sessions `within` these folders that match `about`, best first. Skips the sessions in `without`: the
 /// caller's session and its relatives. Returns nothing if the store cannot be read, because a turn can run without
 /// excerpts.
 pub(super) async fn extract(
     store: &store::SessionStore,
     about: &str,
-    within: FolderFilter,
+    within: impl FnOnce() -> FolderFilter + Send + 'static,
     without: &[String],
 ) -> Vec<RecallExcerpt> {
     match pieces(store, about, within, without).await {
@@ -91,7 +91,7 @@ pub(super) async fn extract(
 async fn pieces(
     store: &store::SessionStore,
     about: &str,
-    within: FolderFilter,
+    within: impl FnOnce() -> FolderFilter + Send + 'static,
     without: &[String],
 ) -> Result<Vec<RecallExcerpt>, store::StoreError> {
     let words = content_words(about);

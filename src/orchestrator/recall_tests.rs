@@ -59,8 +59,13 @@ impl Past {
         self.session_in(&self.cwd, vec![said(Role::User, asked), said(Role::Assistant, answered)]).await
     }
 
+    fn project(&self) -> impl FnOnce() -> FolderFilter + Send + 'static {
+        let folder = self.cwd.clone();
+        move || store::sessions_of_project(&folder)
+    }
+
     async fn about(&self, prompt: &str) -> Vec<RecallExcerpt> {
-        extract(&self.store, prompt, crate::store::sessions_of_project(&self.cwd), &[]).await
+        extract(&self.store, prompt, self.project(), &[]).await
     }
 }
 
@@ -120,15 +125,11 @@ async fn other_projects_this_session_and_what_was_taken_back_stay_out() {
     past.session_in(elsewhere.path(), vec![said(Role::User, question)]).await;
     past.session_in(&past.cwd, vec![said(Role::User, question), taken_back(0)]).await;
     let own = past.session_in(&past.cwd, vec![said(Role::User, question)]).await;
-    let pieces =
-        extract(&past.store, question, crate::store::sessions_of_project(&past.cwd), std::slice::from_ref(&own)).await;
+    let pieces = extract(&past.store, question, past.project(), std::slice::from_ref(&own)).await;
     assert_eq!(pieces, []);
     assert_eq!(past.about(question).await.len(), 1);
     let below = past.session_in(&past.cwd.join("inner"), vec![said(Role::User, &format!("{question} below"))]).await;
-    assert_eq!(
-        extract(&past.store, question, crate::store::sessions_of_project(&past.cwd), &[own]).await[0].citation[9..19],
-        below[..10]
-    );
+    assert_eq!(extract(&past.store, question, past.project(), &[own]).await[0].citation[9..19], below[..10]);
 }
 
 /// The number of an undo is the number of events whose state it restores.

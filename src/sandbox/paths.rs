@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 const RUNS_PROGRAMS_OF_GIT: &str = "git runs programs that it names";
 const READ_BY_SKEIN: &str = "it sets which agents, services and rules Skein uses in this project";
@@ -210,18 +211,28 @@ const HIDDEN_OF_SYSTEM: [&str; 4] = ["/etc/shadow", "/etc/shadow-", "/etc/gshado
 /// Lists the servers that were contacted, but contains no secret.
 const SHOWN: &str = ".ssh/known_hosts";
 
-/// Paths that file tools neither read nor write. The default hides nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HiddenPaths {
+/// Paths that file tools neither read nor write. The default hides nothing. Links are resolved at the first use: a
+/// program that only starts needs about a hundred system calls less.
+#[derive(Debug, Clone, Default)]
+pub struct HiddenPaths(Arc<LazyPaths>);
+
+#[derive(Debug, Default)]
+struct LazyPaths {
+    /// The user's home, and the folders that hold Skein's own files.
+    named: Option<(PathBuf, Vec<PathBuf>)>,
+    resolved: OnceLock<ResolvedPaths>,
+}
+
+#[derive(Debug, Default)]
+struct ResolvedPaths {
     /// The home folder as named and as resolved.
     homes: Vec<PathBuf>,
     /// Hidden folders and files, as named and as resolved.
     paths: Vec<PathBuf>,
 }
 
-impl HiddenPaths {
-    /// `home` is the user's home; Skein keeps its config, data, state and cache in `folders`.
-    pub fn new(home: &Path, folders: impl IntoIterator<Item = PathBuf>) -> Self {
+impl ResolvedPaths {
+    fn find(home: &Path, folders: &[PathBuf]) -> Self {
         let mut hidden = Self::default();
         if home.is_absolute() {
             hidden.homes.push(home.to_owned());
@@ -230,17 +241,33 @@ impl HiddenPaths {
         // A hidden folder may be a link to its real location.
         let listed = HIDDEN.iter().filter(|name| !name.ends_with('*')).map(|name| home.join(name));
         hidden.paths.extend(listed.filter(|path| path.is_symlink()).filter_map(|path| path.canonicalize().ok()));
-        for folder in folders.into_iter().chain(HIDDEN_OF_SYSTEM.map(PathBuf::from)) {
+        for folder in folders.iter().cloned().chain(HIDDEN_OF_SYSTEM.map(PathBuf::from)) {
             hidden.paths.extend(folder.canonicalize().ok().filter(|real| *real != folder));
             hidden.paths.extend(Some(folder).filter(|folder| folder.is_absolute()));
         }
         hidden
     }
+}
+
+impl HiddenPaths {
+    /// `home` is the user's home; Skein keeps its config, data, state and cache in `folders`.
+    pub fn new(home: &Path, folders: impl IntoIterator<Item = PathBuf>) -> Self {
+        let named = Some((home.to_owned(), folders.into_iter().collect()));
+        Self(Arc::new(LazyPaths { named, resolved: OnceLock::new() }))
+    }
+
+    fn resolved(&self) -> &ResolvedPaths {
+        let LazyPaths { named, resolved } = &*self.0;
+        resolved.get_or_init(|| {
+            named.as_ref().map_or_else(ResolvedPaths::default, |(home, folders)| ResolvedPaths::find(home, folders))
+        })
+    }
 
     /// Returns all hidden folders and files that exist, resolved.
     pub(super) fn existing(&self) -> Vec<PathBuf> {
-        let in_homes = self.homes.iter().flat_map(|home| list_hidden(home));
-        let found = self.paths.iter().cloned().chain(in_homes);
+        let ResolvedPaths { homes, paths } = self.resolved();
+        let in_homes = homes.iter().flat_map(|home| list_hidden(home));
+        let found = paths.iter().cloned().chain(in_homes);
         let mut resolved: Vec<PathBuf> = found.filter_map(|path| path.canonicalize().ok()).collect();
         resolved.sort();
         resolved.dedup();
@@ -255,7 +282,8 @@ impl HiddenPaths {
     /// Returns the hidden folder or file that equals or contains `path`, which must be resolved. `None` if it is not
     /// hidden.
     pub fn covering(&self, path: &Path) -> Option<PathBuf> {
-        let in_home = self.homes.iter().find_map(|home| {
+        let ResolvedPaths { homes, paths } = self.resolved();
+        let in_home = homes.iter().find_map(|home| {
             let below = path.strip_prefix(home).ok()?;
             if below == Path::new(SHOWN) {
                 return None;
@@ -264,7 +292,7 @@ impl HiddenPaths {
             let listed = HIDDEN.iter().find(|listed| begins_with(&below, listed))?;
             Some(home.join(below[..listed.split('/').count()].join("/")))
         });
-        in_home.or_else(|| self.paths.iter().find(|hidden| path.starts_with(hidden)).cloned())
+        in_home.or_else(|| paths.iter().find(|hidden| path.starts_with(hidden)).cloned())
     }
 }
 

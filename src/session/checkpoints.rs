@@ -50,7 +50,7 @@ impl SessionCheckpoints {
     /// Makes the checkpoints of a session from now on.
     pub(super) fn attach(
         store: CheckpointStore,
-        hidden: Arc<HiddenPaths>,
+        hidden: HiddenPaths,
         context: &SessionContext,
         events: &Arc<AtomicU64>,
     ) -> Arc<Self> {

@@ -60,7 +60,7 @@ pub struct SessionOptions {
     /// Parent folder of the sessions' scratch folders.
     pub scratch: PathBuf,
     /// Paths that file tools never read or write.
-    pub hidden: Arc<HiddenPaths>,
+    pub hidden: HiddenPaths,
     pub os: &'static str,
     /// The folder of the checkpoints. `None` if the sessions make none.
     pub checkpoints: Option<PathBuf>,
@@ -410,8 +410,8 @@ impl Sessions {
         self.options.checkpoints.clone().map(CheckpointStore::new)
     }
 
-    pub(super) fn paths_to_hide(&self) -> Arc<HiddenPaths> {
-        Arc::clone(&self.options.hidden)
+    pub(super) fn paths_to_hide(&self) -> HiddenPaths {
+        self.options.hidden.clone()
     }
 
     pub(super) fn scratch(&self, id: &str) -> PathBuf {

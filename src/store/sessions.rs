@@ -402,17 +402,20 @@ impl SessionStore {
     }
 
     /// Returns at most `limit` messages that share the most terms with `words`. It examines a bounded number of
-    /// messages.
+    /// messages. `within` may read the disk: it runs on the thread that reads.
     pub async fn common_terms(
         &self,
         words: Vec<String>,
-        within: FolderFilter,
+        within: impl FnOnce() -> FolderFilter + Send + 'static,
         without: Vec<String>,
         weigh: TermWeights,
         limit: usize,
     ) -> Result<TermStats, StoreError> {
-        let terms = TermQuery { words, within, without, weigh, limit };
-        self.read_as_it_is(move |reads, view| reads.common_terms(view, &terms)).await
+        let search = move |reads: &mut dyn SessionReads, view: &SessionView| {
+            let terms = TermQuery { words, within: within(), without, weigh, limit };
+            reads.common_terms(view, &terms)
+        };
+        self.read_as_it_is(search).await
     }
 
     /// Copies a session with its events and returns the new id. The copy's usage is zero. `None` if the session does

@@ -28,7 +28,7 @@ pub struct SessionContextPorts {
     /// The owner of the session, and the limits of its token.
     pub grant: SessionGrant,
     /// Paths that file tools neither read nor write, also below the roots.
-    pub hidden: Arc<HiddenPaths>,
+    pub hidden: HiddenPaths,
     /// The editor that shows the session, if it lends files or terminals.
     pub editor: Option<Arc<dyn Editor>>,
     /// Receives the notices of the session's services.
@@ -46,7 +46,7 @@ impl Default for SessionContextPorts {
     fn default() -> Self {
         Self {
             grant: SessionGrant::local(),
-            hidden: Arc::default(),
+            hidden: HiddenPaths::default(),
             editor: None,
             notices: Arc::new(LogNotices),
             state: Arc::new(NoStateStore),
@@ -77,7 +77,7 @@ pub struct SessionContext {
     /// Folder for long output and other temporary files of the session.
     pub scratch: PathBuf,
     /// Paths that file tools neither read nor write, also below the roots.
-    hidden: Arc<HiddenPaths>,
+    hidden: HiddenPaths,
     /// The editor that shows the session, if it lends files or terminals.
     pub editor: Option<Arc<dyn Editor>>,
     /// Delegates tasks for the session, if it may delegate.

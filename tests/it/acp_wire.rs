@@ -2,6 +2,13 @@
 //! those of the assertions for a conformant agent; `support/acp.rs` holds every line of every test against 1, 2, 4,
 //! 14, 31, 50 and 52.
 
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+
 use serde_json::{Value, json};
 
 use crate::support::Sandbox;
@@ -193,6 +200,35 @@ pub(crate) fn the_agent_ends_with_its_stdin() {
     let mut idle = Acp::start(&sandbox);
     idle.session();
     assert_eq!(idle.finish(), (vec![], 0));
+}
+
+/// Some editors use sockets in place of pipes, and a script may use files.
+#[test]
+fn stdio_may_be_a_socket_or_a_file() {
+    let sandbox = Sandbox::new();
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}});
+    let is_answer = |line: &str| serde_json::from_str::<Value>(line).unwrap()["result"]["protocolVersion"] == 1;
+
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let [input, output] = [theirs.try_clone().unwrap(), theirs].map(|end| Stdio::from(OwnedFd::from(end)));
+    let mut command = sandbox.command(&["acp"]);
+    let mut agent = command.stdin(input).stdout(output).spawn().unwrap();
+    // The command keeps its ends of the socket open.
+    drop(command);
+    writeln!(&ours, "{hello}").unwrap();
+    let mut answers = BufReader::new(&ours).lines().map(Result::unwrap);
+    assert!(is_answer(&answers.next().unwrap()));
+    ours.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(answers.next(), None);
+    assert!(agent.wait().unwrap().success());
+
+    let [asked, answered] = ["asked", "answered"].map(|name| sandbox.path(name));
+    fs::write(&asked, format!("{hello}\n")).unwrap();
+    let mut command = sandbox.command(&["acp"]);
+    let files = command.stdin(File::open(&asked).unwrap()).stdout(File::create(&answered).unwrap());
+    assert!(files.status().unwrap().success());
+    let text = fs::read_to_string(&answered).unwrap();
+    assert!(text.lines().count() == 1 && is_answer(&text), "{text}");
 }
 
 /// 51: also in the middle of a turn, and what the turn started is gone with it.

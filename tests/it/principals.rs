@@ -15,6 +15,7 @@ use skein::manifest::{ApprovalLevel, HttpTransport, ServiceEntry, StdioTransport
 use skein::orchestrator::tom::TopOfMind;
 use skein::orchestrator::{Orchestrator, PromptOptions};
 use skein::principal::{GrantError, Principal, SessionGrant, TokenLimits};
+use skein::sandbox::HiddenPaths;
 use skein::session::{
     ModelSource, PromptError, Session, SessionError, SessionOptions, SessionPorts, SessionRoots, SessionSettings,
     Sessions,
@@ -74,7 +75,7 @@ fn server() -> Server {
     let options = SessionOptions {
         limits: TurnLimits::default(),
         scratch: wired.path("scratch"),
-        hidden: Arc::default(),
+        hidden: HiddenPaths::default(),
         os: "test",
         checkpoints: None,
         attention: None,
@@ -206,7 +207,7 @@ async fn no_principal_reaches_a_session_of_another() {
             assert!(hits.iter().all(|hit| hit.session == own.id()) && hits.len() == 1, "{words}: {hits:?}");
         }
         let weigh = TermWeights { word: |_| 1.0, least: 0.5 };
-        let terms = store.common_terms(vec!["zebra".to_owned()], FolderFilter::Anywhere, Vec::new(), weigh, 9).await;
+        let terms = store.common_terms(vec!["zebra".to_owned()], FolderFilter::default, Vec::new(), weigh, 9).await;
         let terms = terms.expect("read");
         assert_eq!((terms.frequency.as_slice(), terms.events, terms.messages.len()), (&[1][..], 1, 1));
         for other in open.iter().filter(|other| other.id() != own.id()) {

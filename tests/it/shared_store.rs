@@ -182,12 +182,12 @@ async fn both_stores_recall_only_what_is_not_undone() {
         assert_eq!(messages, [("user", "kept otter"), ("assistant", "later otter")], "{kind}");
         let weigh = TermWeights { word: |_| 1.0, least: 1.0 };
         let words = vec!["otter".to_owned(), "kept".to_owned()];
-        let terms = store.common_terms(words, FolderFilter::Anywhere, Vec::new(), weigh, 10).await.unwrap();
+        let terms = store.common_terms(words, FolderFilter::default, Vec::new(), weigh, 10).await.unwrap();
         assert_eq!((terms.frequency.as_slice(), terms.events), ([3, 1].as_slice(), 4), "{kind}");
         let found: Vec<_> = terms.messages.iter().map(|found| found.said.text.as_str()).collect();
         assert_eq!(found, ["kept otter", "later otter"], "{kind}: best first");
         let words = ["otter".to_owned(), "kept".to_owned()];
-        let among = |within, without| store.common_terms(words.to_vec(), within, without, weigh, 10);
+        let among = |within, without| store.common_terms(words.to_vec(), move || within, without, weigh, 10);
         let nothing = TermStats { frequency: vec![0, 0], ..TermStats::default() };
         let elsewhere = || FolderFilter::Folder("/elsewhere".into());
         assert_eq!(among(elsewhere(), Vec::new()).await.unwrap(), nothing, "{kind}: no session there");

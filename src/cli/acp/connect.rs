@@ -128,12 +128,11 @@ async fn forward(
     answers: UnboundedReceiver<TerminalAnswer>,
     stop: &CancellationToken,
 ) -> Result<(), CommandError> {
-    let broken = |error: io::Error| CommandError::work(format!("stdio does not work: {error}"), "see the log");
     let mut socket = server.connect().await.map_err(|error| {
         let (problem, help) = server.problem(&error);
         CommandError::usage(problem, help)
     })?;
-    let mut lines = std::pin::pin!(acp::editor_lines(io::stdin()).map_err(broken)?);
+    let mut lines = std::pin::pin!(acp::editor_lines());
     let relay = EditorRelay::with_terminals();
     let mut link = EditorLink { relay, editor: tokio::io::stdout(), terminals, answers };
     loop {

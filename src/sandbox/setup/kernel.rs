@@ -1,6 +1,6 @@
 //! System calls without a safe wrapper in `rustix`.
 //!
-//! Invariant: the only `unsafe` code of Skein is here, in [`super::init`] and in `process::memory`.
+//! Invariant: the only `unsafe` code of Skein is here, in [`super::init`], in `process::memory` and in `acp::stdio`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};

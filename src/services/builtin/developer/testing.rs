@@ -49,7 +49,7 @@ impl Workshop {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         let (cwd, scratch) = (folder.path().join("project"), folder.path().join("scratch"));
-        let hidden = Arc::new(HiddenPaths::new(&cwd.join("home"), []));
+        let hidden = HiddenPaths::new(&cwd.join("home"), []);
         let ports = SessionContextPorts { hidden, editor, ..SessionContextPorts::default() };
         let session = SessionContext::with_ports("s1", cwd, Vec::new(), scratch, ports);
         let (client, requests) = mpsc::channel(8);

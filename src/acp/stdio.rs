@@ -1,0 +1,84 @@
+//! The client on stdin and stdout. The task that needs the bytes reads and writes them itself, without another thread.
+//!
+//! stdin and stdout stay in blocking mode: the mode belongs to the open file, which other processes may share. Skein
+//! therefore asks the kernel before each call whether it can proceed.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+
+/// Bytes for which a pipe that can be written has room (`PIPE_BUF` of Linux).
+const MAX_WRITE: usize = 4096;
+
+/// Returns stdin. A regular file cannot be waited for, so another thread reads it.
+pub(super) fn input() -> Box<dyn AsyncRead + Send + Unpin> {
+    match register(rustix::stdio::stdin(), Interest::READABLE) {
+        Ok(stdin) => Box::new(Stdin(stdin)),
+        Err(_) => Box::new(tokio::io::stdin()),
+    }
+}
+
+/// Returns stdout. A regular file cannot be waited for, so another thread writes it.
+pub(super) fn output() -> Box<dyn AsyncWrite + Send + Unpin> {
+    match register(rustix::stdio::stdout(), Interest::WRITABLE) {
+        Ok(stdout) => Box::new(Stdout(stdout)),
+        Err(_) => Box::new(tokio::io::stdout()),
+    }
+}
+
+fn register(file: BorrowedFd<'static>, interest: Interest) -> io::Result<AsyncFd<BorrowedFd<'static>>> {
+    // SAFETY: a file that is borrowed for `'static` stays open, and its descriptor stays the same.
+    #[expect(unsafe_code, reason = "no safe wrapper")]
+    let registered = unsafe { AsyncFd::register_with_interest(file, interest) };
+    registered.map_err(io::Error::from)
+}
+
+struct Stdin(AsyncFd<BorrowedFd<'static>>);
+
+impl AsyncRead for Stdin {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut guard = ready!(self.0.poll_read_ready(context))?;
+            if is_ready(*self.0.get_ref(), PollFlags::IN)? {
+                let read = rustix::io::read(self.0.get_ref(), buffer.initialize_unfilled())?;
+                buffer.advance(read);
+                return Poll::Ready(Ok(()));
+            }
+            guard.clear_ready();
+        }
+    }
+}
+
+struct Stdout(AsyncFd<BorrowedFd<'static>>);
+
+impl AsyncWrite for Stdout {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.0.poll_write_ready(context))?;
+            if is_ready(*self.0.get_ref(), PollFlags::OUT)? {
+                let written = rustix::io::write(self.0.get_ref(), &bytes[..bytes.len().min(MAX_WRITE)])?;
+                return Poll::Ready(Ok(written));
+            }
+            guard.clear_ready();
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Returns whether a call would return at once. That includes the end of the input, and a reader that is gone.
+fn is_ready(file: BorrowedFd<'_>, wanted: PollFlags) -> io::Result<bool> {
+    let mut asked = [PollFd::from_borrowed_fd(file, wanted)];
+    Ok(rustix::event::poll(&mut asked, Some(&Timespec::default()))? > 0)
+}
