@@ -110,9 +110,10 @@ pub fn editor_lines() -> impl futures::Stream<Item = std::io::Result<String>> + 
 /// Serves the client on stdio until it closes its side or `stop` is cancelled. When this returns, no turn is running and all
 /// output is written, unless the client did not read it within three seconds.
 pub async fn serve(front: AcpServer, stop: CancellationToken) -> std::io::Result<()> {
-    let (wire, queue) = ClientWriter::with_reader();
+    let (direct, output) = stdio::output();
+    let (wire, queue) = ClientWriter::with_reader(direct);
     let writer = TaskScope::new();
-    writer.spawn(wire::write_queue(queue, stdio::output()));
+    writer.spawn(wire::write_queue(queue, output));
     let transport = Lines::new(wire.sink(), editor_lines().take_until(stop.cancelled_owned()));
     let connection = ClientConnection::new(front, wire);
     let served = dispatch::speak(&connection, DynConnectTo::new(transport)).await;

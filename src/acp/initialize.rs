@@ -72,7 +72,7 @@ async fn default_project(connection: &ClientConnection) -> Result<Project, acp::
 /// do. Ignores errors: the request that opens a session reports them.
 pub(super) async fn make_ready(connection: &ClientConnection) {
     // The answer to `initialize` goes first.
-    tokio::task::yield_now().await;
+    connection.wire.first_output().await;
     let models = async {
         if let Ok(project) = default_project(connection).await {
             let make = tokio::task::spawn_blocking(move || drop(project.models.provider(&project.model)));

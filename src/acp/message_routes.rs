@@ -22,7 +22,7 @@ impl From<OutputItem> for OutgoingMessage {
         let (session, size) = (item.session().cloned(), item.size());
         let text = match item {
             OutputItem::Line(line) | OutputItem::Update(_, line) => line,
-            piece @ (OutputItem::Chunk(_) | OutputItem::External(_)) => {
+            piece @ (OutputItem::Chunk(_) | OutputItem::External(_) | OutputItem::Rest { .. }) => {
                 let mut buffer = Vec::with_capacity(size + 256);
                 piece.write(&mut buffer);
                 buffer.pop();

@@ -120,7 +120,7 @@ pub fn connect(
     front: AcpServer,
     stop: CancellationToken,
 ) -> (ClientInput, ClientOutput, impl Future<Output = ()> + Send + 'static) {
-    let (wire, output) = ClientWriter::with_reader();
+    let (wire, output) = ClientWriter::with_reader(None);
     let (tx, mut rx) = mpsc::channel(MAX_INPUT);
     let client = wire.injector();
     // Boxed, because callers move it into a task, which would have room for it twice.

@@ -10,7 +10,7 @@ fn chunk(session: &str, text: &str) -> MessageChunk {
 }
 
 fn pair() -> (ClientWriter, ClientOutput) {
-    let (wire, output) = ClientWriter::with_reader();
+    let (wire, output) = ClientWriter::with_reader(None);
     (wire, ClientOutput(output))
 }
 

@@ -6,11 +6,14 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+
+use super::wire::TryWrite;
 
 /// Bytes for which a pipe that can be written has room (`PIPE_BUF` of Linux).
 const MAX_WRITE: usize = 4096;
@@ -23,11 +26,14 @@ pub(super) fn input() -> Box<dyn AsyncRead + Send + Unpin> {
     }
 }
 
-/// Returns stdout. A regular file cannot be waited for, so another thread writes it.
-pub(super) fn output() -> Box<dyn AsyncWrite + Send + Unpin> {
+/// Returns stdout, for writing without and with waiting. A regular file cannot be waited for, so another thread writes it.
+pub(super) fn output() -> (Option<Box<dyn TryWrite>>, Box<dyn AsyncWrite + Send + Unpin>) {
     match register(rustix::stdio::stdout(), Interest::WRITABLE) {
-        Ok(stdout) => Box::new(Stdout(stdout)),
-        Err(_) => Box::new(tokio::io::stdout()),
+        Ok(stdout) => {
+            let stdout = Stdout(Arc::new(stdout));
+            (Some(Box::new(stdout.clone())), Box::new(stdout))
+        }
+        Err(_) => (None, Box::new(tokio::io::stdout())),
     }
 }
 
@@ -54,14 +60,27 @@ impl AsyncRead for Stdin {
     }
 }
 
-struct Stdout(AsyncFd<BorrowedFd<'static>>);
+#[derive(Debug, Clone)]
+struct Stdout(Arc<AsyncFd<BorrowedFd<'static>>>);
+
+impl TryWrite for Stdout {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let stdout = *self.0.get_ref();
+        let mut written = 0;
+        while written < bytes.len() && is_ready(stdout, PollFlags::OUT)? {
+            let end = bytes.len().min(written + MAX_WRITE);
+            written += rustix::io::write(stdout, &bytes[written..end])?;
+        }
+        Ok(written)
+    }
+}
 
 impl AsyncWrite for Stdout {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.0.poll_write_ready(context))?;
-            if is_ready(*self.0.get_ref(), PollFlags::OUT)? {
-                let written = rustix::io::write(self.0.get_ref(), &bytes[..bytes.len().min(MAX_WRITE)])?;
+            let written = self.try_write(bytes)?;
+            if written > 0 || bytes.is_empty() {
                 return Poll::Ready(Ok(written));
             }
             guard.clear_ready();

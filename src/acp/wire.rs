@@ -1,11 +1,13 @@
-//! Reads and writes lines. All output goes through one queue to one task, so it is written in the order in which it was
-//! queued. Updates bypass the SDK, which costs thirty times as much as writing them.
+//! Reads and writes lines. All output goes through one queue, so it is written in the order in which it was queued: at
+//! once if nothing waits and the client has room for it, or else by one task. Updates bypass the SDK, which costs thirty
+//! times as much as writing them.
 //!
 //! Invariant: every output line is one JSON message. A line that cannot be parsed is answered with an error and never
 //! ends the connection.
 
 use std::collections::VecDeque;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -53,11 +55,19 @@ impl LineInjector {
     }
 }
 
+/// Output that can be written without waiting.
+pub(super) trait TryWrite: std::fmt::Debug + Send + Sync {
+    /// Writes as many bytes as possible without waiting, and returns their number.
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
+}
+
 /// The queue of items to write. Waking the writer for every chunk of a stream costs more than writing it. While the
 /// writer collects chunks, only other items wake it.
 #[derive(Debug, Default)]
 pub(super) struct OutputQueue {
     state: Mutex<State>,
+    /// Takes items while nothing waits. The thread that has an item then need not wait for the writer.
+    direct: Option<Box<dyn TryWrite>>,
     /// Wakes the task that writes.
     arrived: Notify,
     /// Notified when more than [`MAX_UNSENT`] bytes are not written.
@@ -66,12 +76,18 @@ pub(super) struct OutputQueue {
     unwritten: AtomicUsize,
     /// Bytes that were written so far, which shows whether the client reads.
     written: AtomicUsize,
+    /// Notified when bytes were written.
+    progress: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<OutputItem>,
-    /// The writer has just taken a chunk and collects more.
+    /// The writer has taken items that are not written yet.
+    writing: bool,
+    /// When a chunk was the last that was taken or written.
+    chunk_taken: Option<Instant>,
+    /// The writer collects chunks, because one was taken shortly before.
     gathering: bool,
     closed: bool,
     /// The client no longer reads: further items are dropped.
@@ -106,6 +122,7 @@ impl OutputQueue {
         // The queue counts nothing any more once it is broken.
         let (Ok(_) | Err(_)) =
             self.unwritten.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |bytes| Some(bytes.saturating_sub(size)));
+        self.progress.notify_waiters();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -122,6 +139,13 @@ impl OutputQueue {
             self.overfull.notify_one();
         }
         let is_piece = outgoing.is_piece();
+        let outgoing = match &self.direct {
+            Some(direct) if state.is_idle() && !(is_piece && state.batch_end().is_some()) => {
+                self.write_now(&**direct, &mut state, &outgoing)
+            }
+            _ => Some(outgoing),
+        };
+        let Some(outgoing) = outgoing else { return };
         let rest = match state.waiting.back_mut() {
             Some(last) => last.try_merge(outgoing),
             None => Some(outgoing),
@@ -135,39 +159,80 @@ impl OutputQueue {
         }
     }
 
-    /// Empties the queue and drops all further items, because the client no longer reads.
+    /// Writes an item without waiting. Returns the rest for which there is no room.
+    fn write_now(&self, direct: &dyn TryWrite, state: &mut State, item: &OutputItem) -> Option<OutputItem> {
+        let mut bytes = Vec::new();
+        item.write(&mut bytes);
+        match direct.try_write(&bytes) {
+            Ok(count) if count < bytes.len() => {
+                bytes.drain(..count);
+                return Some(OutputItem::Rest { bytes, size: item.size() });
+            }
+            Ok(_) => {
+                state.chunk_taken = item.is_piece().then(Instant::now);
+                self.mark_written(item.size());
+            }
+            Err(error) => self.fail(state, &error),
+        }
+        None
+    }
+
+    /// Empties the queue and drops all further items, because the client no longer reads. A client that disconnects also
+    /// closes its output, which ends the connection.
+    fn fail(&self, state: &mut State, error: &io::Error) {
+        tracing::info!(%error, "the client no longer reads");
+        self.drop_all(state);
+    }
+
+    /// Empties the queue and drops all further items.
     pub(super) fn break_off(&self) {
-        let mut state = self.state();
+        self.drop_all(&mut self.state());
+    }
+
+    fn drop_all(&self, state: &mut State) {
         state.broken = true;
         state.waiting.clear();
         self.unwritten.store(0, Ordering::Relaxed);
     }
 }
 
+impl State {
+    /// Returns true if everything that was queued is written.
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && !self.writing
+    }
+
+    /// Returns until when chunks are collected, because one was taken shortly before. A slow stream thus needs no timer.
+    fn batch_end(&self) -> Option<Instant> {
+        let until = self.chunk_taken? + BATCH_INTERVAL;
+        (Instant::now() < until).then_some(until)
+    }
+}
+
 /// Takes the items of a queue. One task has it.
 #[derive(Debug)]
-pub(super) struct QueueReader {
-    queue: Arc<OutputQueue>,
-    /// When a chunk was the last that was taken.
-    chunk_taken: Option<Instant>,
-}
+pub(super) struct QueueReader(Arc<OutputQueue>);
 
 impl QueueReader {
     pub(super) fn queue(&self) -> &Arc<OutputQueue> {
-        &self.queue
+        &self.0
     }
 
-    /// Waits for items and returns all of them, at least one. `None` once the queue is closed and empty. Dropping the
-    /// future loses nothing.
+    /// Waits for items and returns all of them, at least one. The items before are written. `None` once the queue is
+    /// closed and empty. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> Option<VecDeque<OutputItem>> {
         loop {
             let more_until = {
-                let mut state = self.queue.state();
-                let more_until = self.collection_end(&state);
+                let mut state = self.0.state();
+                state.writing = false;
+                // What is to be sent at once: everything but chunks, and the chunks before it.
+                let collects = !state.closed && state.waiting.iter().all(OutputItem::is_piece);
+                let more_until = state.batch_end().filter(|_| collects && !state.waiting.is_empty());
                 state.gathering = more_until.is_some();
                 if more_until.is_none() {
                     if let Some(last) = state.waiting.back() {
-                        self.chunk_taken = last.is_piece().then(Instant::now);
+                        state.chunk_taken = last.is_piece().then(Instant::now);
+                        state.writing = true;
                         return Some(std::mem::take(&mut state.waiting));
                     }
                     if state.closed {
@@ -178,18 +243,10 @@ impl QueueReader {
             };
             match more_until {
                 // Any item but a chunk ends the wait early.
-                Some(until) => drop(timeout_at(until, self.queue.arrived.notified()).await),
-                None => self.queue.arrived.notified().await,
+                Some(until) => drop(timeout_at(until, self.0.arrived.notified()).await),
+                None => self.0.arrived.notified().await,
             }
         }
-    }
-
-    /// Returns until when further chunks are collected. `None` if what waits is to be sent at once: it is not only
-    /// chunks, or no chunk was taken shortly before. A slow stream thus needs no timer.
-    fn collection_end(&self, state: &State) -> Option<Instant> {
-        let until = self.chunk_taken? + BATCH_INTERVAL;
-        let collects = !state.closed && !state.waiting.is_empty() && state.waiting.iter().all(OutputItem::is_piece);
-        (collects && Instant::now() < until).then_some(until)
     }
 }
 
@@ -225,13 +282,32 @@ pub(super) enum OutputItem {
     Update(Arc<str>, String),
     Chunk(MessageChunk),
     External(ExternalChunk),
+    /// The last bytes of an item of this size, whose first bytes are written.
+    Rest {
+        bytes: Vec<u8>,
+        size: usize,
+    },
 }
 
 impl ClientWriter {
-    /// Creates a queue with its first handle, and the reader for the task that writes.
-    pub(super) fn with_reader() -> (Self, QueueReader) {
-        let queue: Arc<OutputQueue> = Arc::default();
-        (Self { queue: Arc::new(QueueHandle(Arc::clone(&queue))) }, QueueReader { queue, chunk_taken: None })
+    /// Creates a queue with its first handle, and the reader for the task that writes. If there is a `direct` output, the
+    /// task must write to the same file.
+    pub(super) fn with_reader(direct: Option<Box<dyn TryWrite>>) -> (Self, QueueReader) {
+        let queue = Arc::new(OutputQueue { direct, ..OutputQueue::default() });
+        (Self { queue: Arc::new(QueueHandle(Arc::clone(&queue))) }, QueueReader(queue))
+    }
+
+    /// Waits until the first message is written.
+    pub(super) async fn first_output(&self) {
+        let queue = &self.queue.0;
+        loop {
+            let mut progress = pin!(queue.progress.notified());
+            progress.as_mut().enable();
+            if queue.total_output() > 0 {
+                return;
+            }
+            progress.await;
+        }
     }
 
     /// Returns a handle that does not keep the queue open.
@@ -314,18 +390,17 @@ fn complete_call(update: &mut Value) {
     }
 }
 
-/// Writes the items of a queue until it is closed and empty, or until the client no longer reads. A client that
-/// disconnects also closes its output, which ends the connection.
-pub(super) async fn write_queue(mut queue: QueueReader, output: impl AsyncWrite + Unpin) {
-    if let Err(error) = write_all(&mut queue, output).await {
-        tracing::info!(%error, "the client no longer reads");
-        queue.queue.break_off();
+/// Writes the items of a queue until it is closed and empty, or until the client no longer reads.
+pub(super) async fn write_queue(mut reader: QueueReader, output: impl AsyncWrite + Unpin) {
+    if let Err(error) = write_all(&mut reader, output).await {
+        let queue = reader.queue();
+        queue.fail(&mut queue.state(), &error);
     }
 }
 
-async fn write_all(queue: &mut QueueReader, mut output: impl AsyncWrite + Unpin) -> io::Result<()> {
+async fn write_all(reader: &mut QueueReader, mut output: impl AsyncWrite + Unpin) -> io::Result<()> {
     let mut buffer = Vec::new();
-    while let Some(waiting) = queue.next().await {
+    while let Some(waiting) = reader.next().await {
         let mut in_buffer = 0;
         for item in waiting {
             in_buffer += item.size();
@@ -333,14 +408,14 @@ async fn write_all(queue: &mut QueueReader, mut output: impl AsyncWrite + Unpin)
             drop(item);
             if buffer.len() > MAX_BUFFER {
                 output.write_all(&buffer).await?;
-                queue.queue.mark_written(std::mem::take(&mut in_buffer));
+                reader.queue().mark_written(std::mem::take(&mut in_buffer));
                 buffer.clear();
                 buffer.shrink_to(4 * MAX_BUFFER);
             }
         }
         output.write_all(&buffer).await?;
         output.flush().await?;
-        queue.queue.mark_written(in_buffer);
+        reader.queue().mark_written(in_buffer);
         buffer.clear();
     }
     Ok(())
@@ -348,13 +423,13 @@ async fn write_all(queue: &mut QueueReader, mut output: impl AsyncWrite + Unpin)
 
 impl OutputItem {
     pub(super) fn is_piece(&self) -> bool {
-        !matches!(self, OutputItem::Line(_) | OutputItem::Update(..))
+        matches!(self, OutputItem::Chunk(_) | OutputItem::External(_))
     }
 
     /// Returns the session of the item. `None` if only its JSON shows whether it has one.
     pub(super) fn session(&self) -> Option<&Arc<str>> {
         match self {
-            OutputItem::Line(_) => None,
+            OutputItem::Line(_) | OutputItem::Rest { .. } => None,
             OutputItem::Update(session, _) => Some(session),
             OutputItem::Chunk(chunk) => Some(&chunk.session),
             OutputItem::External(piece) => Some(&piece.session),
@@ -367,6 +442,7 @@ impl OutputItem {
             OutputItem::Line(line) | OutputItem::Update(_, line) => line.len(),
             OutputItem::Chunk(chunk) => chunk.text.len(),
             OutputItem::External(piece) => piece.text.len(),
+            OutputItem::Rest { size, .. } => *size,
         }
     }
 
@@ -395,6 +471,10 @@ impl OutputItem {
             OutputItem::Line(line) | OutputItem::Update(_, line) => buffer.extend_from_slice(line.as_bytes()),
             OutputItem::Chunk(chunk) => chunk.write(buffer),
             OutputItem::External(piece) => piece.write(buffer),
+            OutputItem::Rest { bytes, .. } => {
+                buffer.extend_from_slice(bytes);
+                return;
+            }
         }
         buffer.push(b'\n');
     }

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use futures::{SinkExt as _, StreamExt as _};
+use futures::{FutureExt as _, SinkExt as _, StreamExt as _};
 use tokio::io::{DuplexStream, ReadBuf};
 
 use super::*;
@@ -18,7 +18,7 @@ fn chunk(session: &str, message: &str, text: &str) -> MessageChunk {
 
 /// Everything is queued before the writer begins, so that nothing is left to chance.
 async fn written(items: Vec<OutputItem>) -> Vec<Value> {
-    let (wire, mut queue) = ClientWriter::with_reader();
+    let (wire, mut queue) = ClientWriter::with_reader(None);
     items.into_iter().for_each(|item| wire.send(item));
     drop(wire);
     let mut output = Vec::new();
@@ -67,7 +67,7 @@ async fn a_chunk_does_not_grow_without_end() {
 
 #[tokio::test]
 async fn the_sdk_s_lines_and_ours_keep_their_order() {
-    let (wire, mut queue) = ClientWriter::with_reader();
+    let (wire, mut queue) = ClientWriter::with_reader(None);
     let send = async {
         let mut sink = Box::pin(wire.sink());
         for n in 0..200 {
@@ -99,7 +99,7 @@ async fn read(output: &mut BufReader<DuplexStream>, count: usize) -> Vec<Value> 
 
 #[tokio::test(start_paused = true)]
 async fn first_chunk_and_whole_lines_are_written_at_once() {
-    let (wire, queue) = ClientWriter::with_reader();
+    let (wire, queue) = ClientWriter::with_reader(None);
     let (ours, theirs) = tokio::io::duplex(1 << 20);
     let mut theirs = BufReader::new(theirs);
     let writer = write_queue(queue, ours);
@@ -127,9 +127,78 @@ async fn first_chunk_and_whole_lines_are_written_at_once() {
     tokio::join!(writer, client);
 }
 
+/// A pipe with room for so many bytes more. Without a size, its reader is gone.
+#[derive(Debug, Clone)]
+struct SmallPipe(Arc<Mutex<(Option<usize>, Vec<u8>)>>);
+
+impl SmallPipe {
+    fn new(room: Option<usize>) -> Self {
+        Self(Arc::new(Mutex::new((room, Vec::new()))))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().1.clone()).unwrap()
+    }
+}
+
+impl TryWrite for SmallPipe {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let (room, written) = &mut *self.0.lock().unwrap();
+        let room = room.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        let count = bytes.len().min(*room);
+        *room -= count;
+        written.extend_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+}
+
+#[tokio::test]
+async fn an_item_is_written_at_once_while_there_is_room() {
+    let pipe = SmallPipe::new(Some(12));
+    let (wire, mut queue) = ClientWriter::with_reader(Some(Box::new(pipe.clone())));
+    let line = |text: &str| wire.send(OutputItem::Line(text.to_owned()));
+    line("first");
+    assert_eq!((pipe.text().as_str(), wire.backlog()), ("first\n", 0));
+    wire.first_output().await;
+    line("second");
+    line("third");
+    assert_eq!((pipe.text().as_str(), wire.backlog()), ("first\nsecond", 11), "the end of a line may have to wait");
+    let mut rest = Vec::new();
+    queue.next().await.unwrap().iter().for_each(|item| item.write(&mut rest));
+    assert_eq!(String::from_utf8(rest).unwrap(), "\nthird\n");
+    // The writer still has these, so nothing may overtake them.
+    pipe.0.lock().unwrap().0 = Some(100);
+    line("fourth");
+    assert_eq!(pipe.text(), "first\nsecond");
+    assert_eq!(queue.next().await.unwrap().len(), 1);
+    assert!(queue.next().now_or_never().is_none());
+    line("fifth");
+    assert_eq!(pipe.text(), "first\nsecondfifth\n");
+    drop(wire);
+    assert!(queue.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn chunks_after_one_that_was_written_at_once_are_collected() {
+    let pipe = SmallPipe::new(Some(1 << 20));
+    let (wire, mut queue) = ClientWriter::with_reader(Some(Box::new(pipe.clone())));
+    ["one", "two ", "three"].into_iter().for_each(|text| wire.send_chunk(chunk("a", "1", text)));
+    assert!(pipe.text().contains(r#""one""#) && !pipe.text().contains("two"), "{}", pipe.text());
+    let begun = Instant::now();
+    let mut more = Vec::new();
+    queue.next().await.unwrap().iter().for_each(|item| item.write(&mut more));
+    assert!(begun.elapsed() >= BATCH_INTERVAL);
+    assert_eq!(parse(&more)[0]["params"]["update"]["content"]["text"], "two three");
+}
+
 #[tokio::test]
 async fn output_to_a_client_that_is_gone_is_dropped() {
-    let (wire, queue) = ClientWriter::with_reader();
+    let gone = SmallPipe::new(None);
+    let (wire, _queue) = ClientWriter::with_reader(Some(Box::new(gone)));
+    wire.send(OutputItem::Line(r#"{"id":1}"#.to_owned()));
+    assert_eq!(wire.backlog(), 0);
+
+    let (wire, queue) = ClientWriter::with_reader(None);
     let (ours, theirs) = tokio::io::duplex(64);
     drop(theirs);
     wire.send(OutputItem::Line(r#"{"id":1}"#.to_owned()));

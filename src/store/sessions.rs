@@ -56,7 +56,7 @@ mod writer;
 
 use std::borrow::Cow;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -81,6 +81,7 @@ use backend::{SessionReads, TermQuery};
 use job::{Job, Work};
 use leases::SessionLeases;
 use pending_jobs::PendingJobs;
+use query::QueryRunner;
 use unused_sessions::UnusedSessions;
 use view::SessionView;
 
@@ -228,8 +229,7 @@ pub struct SessionStore {
 struct Shared {
     /// The file or the address.
     name: String,
-    // The drop order matters: the writer closes the file last and checkpoints it.
-    reader: Option<Arc<Mutex<Box<dyn SessionReads>>>>,
+    reader: Arc<QueryRunner>,
     queue: Option<mpsc::Sender<Job>>,
     pending: Arc<PendingJobs>,
     writer: Option<std::thread::JoinHandle<()>>,
@@ -243,7 +243,8 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.reader = None;
+        // The writer closes the file last and checkpoints it.
+        self.reader.close();
         self.queue = None;
         self.wake_writer();
         if self.writer.take().is_some_and(|writer| writer.join().is_err()) {

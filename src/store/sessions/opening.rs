@@ -1,13 +1,14 @@
 //! Opens the session store: a file of SQLite, or a database of PostgreSQL.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 
 use super::backend::{SessionReads, SessionWrites};
 use super::claims::ClaimTable;
 use super::file_backend::{FileReads, FileWrites};
 use super::leases::SessionLeases;
 use super::pending_jobs::PendingJobs;
+use super::query::QueryRunner;
 use super::sealed_backend::{SealedReads, SealedWrites};
 use super::shared_reads::SharedReads;
 use super::shared_writes::SharedWrites;
@@ -80,7 +81,7 @@ impl SessionStore {
             file: name.clone(),
             problem: format!("no thread can be started: {error}"),
         })?;
-        let (reader, unused) = (Some(Arc::new(Mutex::new(reads))), UnusedSessions::default());
+        let (reader, unused) = (Arc::new(QueryRunner::new(reads)), UnusedSessions::default());
         let (queue, writer, claims) = (Some(queue), Some(writer), ClaimTable::default());
         let shared = Shared { name, reader, queue, pending, writer, unused, leases, replica, claims };
         Ok(Self { shared: Arc::new(shared), view: Arc::new(SessionView::of(&SessionGrant::local())), owner: None })
