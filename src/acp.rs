@@ -17,8 +17,10 @@ mod tool_output;
 mod initialize;
 mod limited_client;
 mod limits;
+mod lines;
 mod message_routes;
 mod options;
+mod output_item;
 mod external;
 mod shared_session;
 mod prompt;
@@ -48,10 +50,10 @@ use crate::project::{Project, ProjectLoader};
 use crate::session::Sessions;
 use crate::task::TaskScope;
 use connection::ClientConnection;
+#[cfg(any(test, fuzzing))]
+pub use lines::read_lines;
 pub use shared_session::{RunningTurn, SessionObserver, SharedPorts, SharedSession, SharedSessions, next_viewer_id};
 use wire::ClientWriter;
-#[cfg(any(test, fuzzing))]
-pub use wire::read_lines;
 
 pub use forwards::{ClientRoute, ForwardLink, SessionForwards};
 pub use limits::{UsageError, check_usage};
@@ -104,7 +106,7 @@ impl std::fmt::Debug for AcpServer {
 
 /// Returns the lines of an editor on stdin. A line that is too long or not UTF-8 is replaced by a text that is no message.
 pub fn editor_lines() -> impl futures::Stream<Item = std::io::Result<String>> + Send {
-    wire::lines(stdio::input())
+    lines::lines(stdio::input())
 }
 
 /// Serves the client on stdio until it closes its side or `stop` is cancelled. When this returns, no turn is running and all

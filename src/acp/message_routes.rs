@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::wire::OutputItem;
+use super::output_item::OutputItem;
 
 /// A message for the client.
 #[derive(Debug)]

@@ -3,7 +3,8 @@
 use tokio::time::timeout;
 
 use super::*;
-use crate::acp::wire::{BATCH_INTERVAL, ChunkKind, MessageChunk};
+use crate::acp::output_item::{ChunkKind, MessageChunk};
+use crate::acp::wire::BATCH_INTERVAL;
 
 fn chunk(session: &str, text: &str) -> MessageChunk {
     MessageChunk { session: session.into(), message: "m".into(), kind: ChunkKind::Agent, text: text.to_owned() }

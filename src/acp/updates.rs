@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 
 use super::calls::{self, CallDisplay};
 use super::content;
+use super::output_item::{ChunkKind, MessageChunk};
 use super::stop_reason::stop_reason;
-use super::wire::{ChunkKind, ClientWriter, MessageChunk};
+use super::wire::ClientWriter;
 use subagent::Subagent;
 
 use crate::agents::{ChildSession, Event, Notifier, StatusUpdate, TurnEnd, active_events};

@@ -1,9 +1,8 @@
-//! Reads and writes lines. All output goes through one queue, so it is written in the order in which it was queued: at
+//! Writes lines to a client. All output goes through one queue, so it is written in the order in which it was queued: at
 //! once if nothing waits and the client has room for it, or else by one task. Updates bypass the SDK, which costs thirty
 //! times as much as writing them.
 //!
-//! Invariant: every output line is one JSON message. A line that cannot be parsed is answered with an error and never
-//! ends the connection.
+//! Invariant: every output line is one JSON message.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,23 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use agent_client_protocol::v1::schema as acp;
-use futures::{Sink, Stream};
+use futures::Sink;
 use serde_json::Value;
-use tokio::io::{
-    AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
-};
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use super::output_item::{ExternalChunk, MessageChunk, OutputItem};
 use crate::agents::ChunkTemplate;
 
-/// Maximum length of an input line in bytes; prompts with images are far shorter.
-const MAX_LINE: u64 = 64 << 20;
-/// Bytes of input that are read at once. Further input stays unread until the dispatch loop asks for a line, which makes
-/// the client wait.
-const INPUT_BUFFER: usize = 64 << 10;
-/// Queued text is merged into chunks of about this size, in bytes.
-const MAX_CHUNK: usize = 16 << 10;
 const MAX_BUFFER: usize = 256 << 10;
 /// Unsent bytes beyond which a remote client that does not read is disconnected.
 pub(super) const MAX_UNSENT: usize = 4 << 20;
@@ -250,45 +241,6 @@ impl QueueReader {
     }
 }
 
-/// Whether a chunk belongs to the agent's message or its thoughts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChunkKind {
-    Agent,
-    Thought,
-}
-
-/// A chunk of a message that is being streamed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct MessageChunk {
-    pub(super) session: Arc<str>,
-    pub(super) message: Arc<str>,
-    pub(super) kind: ChunkKind,
-    pub(super) text: String,
-}
-
-/// A chunk of an external agent's message, framed by that agent's template.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ExternalChunk {
-    session: Arc<str>,
-    template: Arc<ChunkTemplate>,
-    text: String,
-}
-
-#[derive(Debug)]
-pub(super) enum OutputItem {
-    /// A message of the SDK.
-    Line(String),
-    /// An update of a session.
-    Update(Arc<str>, String),
-    Chunk(MessageChunk),
-    External(ExternalChunk),
-    /// The last bytes of an item of this size, whose first bytes are written.
-    Rest {
-        bytes: Vec<u8>,
-        size: usize,
-    },
-}
-
 impl ClientWriter {
     /// Creates a queue with its first handle, and the reader for the task that writes. If there is a `direct` output, the
     /// task must write to the same file.
@@ -419,142 +371,6 @@ async fn write_all(reader: &mut QueueReader, mut output: impl AsyncWrite + Unpin
         buffer.clear();
     }
     Ok(())
-}
-
-impl OutputItem {
-    pub(super) fn is_piece(&self) -> bool {
-        matches!(self, OutputItem::Chunk(_) | OutputItem::External(_))
-    }
-
-    /// Returns the session of the item. `None` if only its JSON shows whether it has one.
-    pub(super) fn session(&self) -> Option<&Arc<str>> {
-        match self {
-            OutputItem::Line(_) | OutputItem::Rest { .. } => None,
-            OutputItem::Update(session, _) => Some(session),
-            OutputItem::Chunk(chunk) => Some(&chunk.session),
-            OutputItem::External(piece) => Some(&piece.session),
-        }
-    }
-
-    /// Returns the bytes that the item counts for; merged chunks count for the sum of their parts.
-    pub(super) fn size(&self) -> usize {
-        match self {
-            OutputItem::Line(line) | OutputItem::Update(_, line) => line.len(),
-            OutputItem::Chunk(chunk) => chunk.text.len(),
-            OutputItem::External(piece) => piece.text.len(),
-            OutputItem::Rest { size, .. } => *size,
-        }
-    }
-
-    /// Appends `next` if both are chunks of one message. Otherwise returns `next`.
-    fn try_merge(&mut self, next: OutputItem) -> Option<OutputItem> {
-        if let (OutputItem::External(piece), OutputItem::External(more)) = (&mut *self, &next)
-            && (&piece.session, &piece.template) == (&more.session, &more.template)
-            && piece.text.len() < MAX_CHUNK
-        {
-            piece.text.push_str(&more.text);
-            return None;
-        }
-        if let (OutputItem::Chunk(chunk), OutputItem::Chunk(more)) = (&mut *self, &next)
-            && (chunk.kind, &chunk.session, &chunk.message) == (more.kind, &more.session, &more.message)
-            && chunk.text.len() < MAX_CHUNK
-        {
-            chunk.text.push_str(&more.text);
-            return None;
-        }
-        Some(next)
-    }
-
-    /// Appends the JSON of the item and the end of its line.
-    pub(super) fn write(&self, buffer: &mut Vec<u8>) {
-        match self {
-            OutputItem::Line(line) | OutputItem::Update(_, line) => buffer.extend_from_slice(line.as_bytes()),
-            OutputItem::Chunk(chunk) => chunk.write(buffer),
-            OutputItem::External(piece) => piece.write(buffer),
-            OutputItem::Rest { bytes, .. } => {
-                buffer.extend_from_slice(bytes);
-                return;
-            }
-        }
-        buffer.push(b'\n');
-    }
-}
-
-impl ExternalChunk {
-    fn write(&self, buffer: &mut Vec<u8>) {
-        buffer.extend_from_slice(br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#);
-        text(buffer, &self.session);
-        buffer.extend_from_slice(br#","update":"#);
-        buffer.extend_from_slice(self.template.before.as_bytes());
-        text(buffer, &self.text);
-        buffer.extend_from_slice(self.template.after.as_bytes());
-        buffer.extend_from_slice(b"}}");
-    }
-}
-
-impl MessageChunk {
-    /// Writes the same JSON as serde for the protocol's type, at a lower cost; a test compares the two.
-    fn write(&self, buffer: &mut Vec<u8>) {
-        let kind = match self.kind {
-            ChunkKind::Agent => "agent_message_chunk",
-            ChunkKind::Thought => "agent_thought_chunk",
-        };
-        buffer.extend_from_slice(br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#);
-        text(buffer, &self.session);
-        buffer.extend_from_slice(br#","update":{"sessionUpdate":""#);
-        buffer.extend_from_slice(kind.as_bytes());
-        buffer.extend_from_slice(br#"","content":{"type":"text","text":"#);
-        text(buffer, &self.text);
-        buffer.extend_from_slice(br#"},"messageId":"#);
-        text(buffer, &self.message);
-        buffer.extend_from_slice(b"}}}");
-    }
-}
-
-fn text(buffer: &mut Vec<u8>, text: &str) {
-    // Writing a string to memory cannot fail.
-    drop(serde_json::to_writer(buffer, text));
-}
-
-/// Returns the lines of `input`. Replaces a line that is too long or not UTF-8 with text that is not JSON, so that the SDK
-/// answers with a parse error.
-pub(super) fn lines(input: impl AsyncRead + Send + Unpin) -> impl Stream<Item = io::Result<String>> + Send {
-    let reader = BufReader::with_capacity(INPUT_BUFFER, input);
-    futures::stream::try_unfold(reader, async |mut reader| Ok(next_line(&mut reader).await?.map(|line| (line, reader))))
-}
-
-async fn next_line(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Option<String>> {
-    let mut bytes = Vec::new();
-    let read = (&mut *reader).take(MAX_LINE).read_until(b'\n', &mut bytes).await?;
-    if read == 0 {
-        return Ok(None);
-    }
-    if bytes.len() as u64 == MAX_LINE && bytes.last() != Some(&b'\n') {
-        skip_line(reader).await?;
-        return Ok(Some("a line that is too long".to_owned()));
-    }
-    let line = String::from_utf8(bytes).unwrap_or_else(|_| "a line that is not UTF-8".to_owned());
-    Ok(Some(line.trim_end_matches(['\n', '\r']).to_owned()))
-}
-
-/// Reads up to the end of the line.
-async fn skip_line(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<()> {
-    loop {
-        let bytes = reader.fill_buf().await?;
-        let (end, size) = (bytes.iter().position(|byte| *byte == b'\n'), bytes.len());
-        reader.consume(end.map_or(size, |end| end + 1));
-        if end.is_some() || size == 0 {
-            return Ok(());
-        }
-    }
-}
-
-/// Returns the lines of a client, for the fuzzer.
-#[cfg(any(test, fuzzing))]
-pub fn read_lines(bytes: &[u8]) -> Vec<String> {
-    use futures::{FutureExt as _, TryStreamExt as _};
-    // Bytes in memory are there at once.
-    lines(bytes).try_collect().now_or_never().and_then(Result::ok).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,12 +1,10 @@
-//! What the wire promises: order, joined chunks, and lines that cannot hurt.
+//! What the wire promises: order, and joined chunks.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use futures::{FutureExt as _, SinkExt as _, StreamExt as _};
-use tokio::io::{DuplexStream, ReadBuf};
+use futures::{FutureExt as _, SinkExt as _};
+use tokio::io::{AsyncBufReadExt as _, BufReader, DuplexStream};
 
 use super::*;
+use crate::acp::output_item::{ChunkKind, MAX_CHUNK};
 
 fn parse(bytes: &[u8]) -> Vec<Value> {
     bytes.split_inclusive(|byte| *byte == b'\n').map(|line| serde_json::from_slice(line).unwrap()).collect()
@@ -205,44 +203,4 @@ async fn output_to_a_client_that_is_gone_is_dropped() {
     write_queue(queue, ours).await;
     wire.send(OutputItem::Line(r#"{"id":2}"#.to_owned()));
     assert_eq!(wire.backlog(), 0);
-}
-
-#[tokio::test]
-async fn a_line_that_cannot_be_read_is_one_bad_line() {
-    let input: &[u8] = b"{\"a\":1}\r\n\xff\xfe\n\n{\"b\":2}";
-    let read: Vec<_> = lines(input).map(Result::unwrap).collect().await;
-    assert_eq!(read, ["{\"a\":1}", "a line that is not UTF-8", "", "{\"b\":2}"]);
-}
-
-#[tokio::test]
-async fn a_line_without_end_is_given_up_and_the_next_is_read() {
-    let long = tokio::io::repeat(b'x').take(MAX_LINE + 5000);
-    let input = long.chain(&b"\n{\"b\":2}\n"[..]);
-    let read: Vec<_> = lines(input).map(Result::unwrap).collect().await;
-    assert_eq!(read, ["a line that is too long", "{\"b\":2}"]);
-}
-
-/// Lines without end. Counts the bytes that were read.
-struct EndlessInput(Arc<AtomicUsize>);
-
-impl AsyncRead for EndlessInput {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        while buffer.remaining() >= 3 {
-            buffer.put_slice(b"{}\n");
-        }
-        self.0.fetch_add(buffer.filled().len() - before, Ordering::SeqCst);
-        Poll::Ready(Ok(()))
-    }
-}
-
-#[tokio::test]
-async fn lines_that_nobody_takes_make_the_client_wait() {
-    let count: Arc<AtomicUsize> = Arc::default();
-    let mut taken = Box::pin(lines(EndlessInput(Arc::clone(&count))));
-    assert_eq!(count.load(Ordering::SeqCst), 0);
-    for n in 1..100_000 {
-        assert_eq!(taken.next().await.unwrap().unwrap(), "{}");
-        assert!(count.load(Ordering::SeqCst) < 3 * n + INPUT_BUFFER);
-    }
 }
