@@ -186,12 +186,10 @@ impl Orchestrator {
         }
         let about = prompt.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n");
         let family = session.family().await;
-        let context = Arc::clone(session.context());
         // A folder at the client is only a name here.
-        let within = move || match context.client_folders() {
-            Some(client) => FolderFilter::Folder(client.cwd.clone()),
-            None => sessions_of_project(&context.cwd),
-        };
+        let of_client = session.context().client_folders().map(|client| client.cwd.clone());
+        let cwd = session.context().cwd.clone();
+        let within = move || of_client.map_or_else(|| sessions_of_project(&cwd), FolderFilter::Folder);
         let pieces = recall::extract(session.sessions().store(), &about, within, &family).await;
         PromptContext { top, excerpts: pieces }
     }

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::retry_on_intr;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
 use super::wire::TryWrite;
 
-/// Bytes for which a pipe that can be written has room (`PIPE_BUF` of Linux).
+/// Bytes for which a pipe or a socket that can be written has room (`PIPE_BUF` of Linux).
 const MAX_WRITE: usize = 4096;
 
 /// Returns stdin. A regular file cannot be waited for, so another thread reads it.
@@ -26,14 +27,16 @@ pub(super) fn input() -> Box<dyn AsyncRead + Send + Unpin> {
     }
 }
 
-/// Returns stdout, for writing without and with waiting. A regular file cannot be waited for, so another thread writes it.
+/// Returns stdout, for writing without and with waiting. Another thread writes to a regular file, which cannot be waited
+/// for, and to a terminal, which may have less room than [`MAX_WRITE`].
 pub(super) fn output() -> (Option<Box<dyn TryWrite>>, Box<dyn AsyncWrite + Send + Unpin>) {
-    match register(rustix::stdio::stdout(), Interest::WRITABLE) {
-        Ok(stdout) => {
-            let stdout = Stdout(Arc::new(stdout));
+    let stdout = rustix::stdio::stdout();
+    match register(stdout, Interest::WRITABLE) {
+        Ok(registered) if !rustix::termios::isatty(stdout) => {
+            let stdout = Stdout(Arc::new(registered));
             (Some(Box::new(stdout.clone())), Box::new(stdout))
         }
-        Err(_) => (None, Box::new(tokio::io::stdout())),
+        _ => (None, Box::new(tokio::io::stdout())),
     }
 }
 
@@ -51,7 +54,7 @@ impl AsyncRead for Stdin {
         loop {
             let mut guard = ready!(self.0.poll_read_ready(context))?;
             if is_ready(*self.0.get_ref(), PollFlags::IN)? {
-                let read = rustix::io::read(self.0.get_ref(), buffer.initialize_unfilled())?;
+                let read = retry_on_intr(|| rustix::io::read(self.0.get_ref(), buffer.initialize_unfilled()))?;
                 buffer.advance(read);
                 return Poll::Ready(Ok(()));
             }
@@ -69,7 +72,7 @@ impl TryWrite for Stdout {
         let mut written = 0;
         while written < bytes.len() && is_ready(stdout, PollFlags::OUT)? {
             let end = bytes.len().min(written + MAX_WRITE);
-            written += rustix::io::write(stdout, &bytes[written..end])?;
+            written += retry_on_intr(|| rustix::io::write(stdout, &bytes[written..end]))?;
         }
         Ok(written)
     }
@@ -99,5 +102,6 @@ impl AsyncWrite for Stdout {
 /// Returns whether a call would return at once. That includes the end of the input, and a reader that is gone.
 fn is_ready(file: BorrowedFd<'_>, wanted: PollFlags) -> io::Result<bool> {
     let mut asked = [PollFd::from_borrowed_fd(file, wanted)];
-    Ok(rustix::event::poll(&mut asked, Some(&Timespec::default()))? > 0)
+    // Signals that Skein survives interrupt the call.
+    Ok(retry_on_intr(|| rustix::event::poll(&mut asked, Some(&Timespec::default())))? > 0)
 }

@@ -209,8 +209,8 @@ impl QueueReader {
         &self.0
     }
 
-    /// Waits for items and returns all of them, at least one. The items before are written. `None` once the queue is
-    /// closed and empty. Dropping the future loses nothing.
+    /// Waits for items and returns all of them, at least one. `None` once the queue is closed and empty. If there is a
+    /// direct output, the caller must have written the items before. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> Option<VecDeque<OutputItem>> {
         loop {
             let more_until = {

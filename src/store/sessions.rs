@@ -403,7 +403,8 @@ impl SessionStore {
     }
 
     /// Returns at most `limit` messages that share the most terms with `words`. It examines a bounded number of
-    /// messages. `within` may read the disk: it runs on the thread that reads.
+    /// messages. `within` may read the disk: it runs on the thread that reads. It must not own a store, which cannot be
+    /// closed there.
     pub async fn common_terms(
         &self,
         words: Vec<String>,

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::support::Sandbox;
@@ -41,6 +42,22 @@ fn a_client_that_reads_late_gets_every_answer() {
     for id in asked {
         assert!(client.answer(&id)["error"].is_object(), "{id}");
     }
+}
+
+/// SIGHUP makes Skein read its files again. It may interrupt any system call.
+#[test]
+fn signals_do_not_disturb_the_connection() {
+    let sandbox = Sandbox::new();
+    let mut client = Acp::start(&sandbox);
+    let agent = Pid::from_raw(client.pid().cast_signed()).unwrap();
+    std::thread::scope(|scope| {
+        let signals = scope.spawn(|| (0..20_000).for_each(|_| kill_process(agent, Signal::HUP).unwrap()));
+        let mut asked = 0;
+        while !signals.is_finished() || asked < 100 {
+            client.refused("_no/such/method", json!({}));
+            asked += 1;
+        }
+    });
 }
 
 /// 5: known, unknown and malformed notifications are never answered.

@@ -94,7 +94,8 @@ impl Drop for QueryRun {
     /// Drops the queries if the runtime has ended before the run, so that their callers do not wait for ever.
     fn drop(&mut self) {
         if !self.is_done {
-            *self.runner.queue() = QueryQueue::default();
+            let lost = std::mem::take(&mut *self.runner.queue());
+            drop(lost);
         }
     }
 }
