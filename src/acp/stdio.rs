@@ -22,7 +22,7 @@ const MAX_WRITE: usize = 4096;
 /// Returns stdin. A regular file cannot be waited for, so another thread reads it.
 pub(super) fn input() -> Box<dyn AsyncRead + Send + Unpin> {
     match register(rustix::stdio::stdin(), Interest::READABLE) {
-        Ok(stdin) => Box::new(Stdin(stdin)),
+        Ok(stdin) => Box::new(PolledInput(stdin)),
         Err(_) => Box::new(tokio::io::stdin()),
     }
 }
@@ -33,7 +33,7 @@ pub(super) fn output() -> (Option<Box<dyn TryWrite>>, Box<dyn AsyncWrite + Send 
     let stdout = rustix::stdio::stdout();
     match register(stdout, Interest::WRITABLE) {
         Ok(registered) if !rustix::termios::isatty(stdout) => {
-            let stdout = Stdout(Arc::new(registered));
+            let stdout = PolledOutput(Arc::new(registered));
             (Some(Box::new(stdout.clone())), Box::new(stdout))
         }
         _ => (None, Box::new(tokio::io::stdout())),
@@ -47,9 +47,9 @@ fn register(file: BorrowedFd<'static>, interest: Interest) -> io::Result<AsyncFd
     registered.map_err(io::Error::from)
 }
 
-struct Stdin(AsyncFd<BorrowedFd<'static>>);
+struct PolledInput(AsyncFd<BorrowedFd<'static>>);
 
-impl AsyncRead for Stdin {
+impl AsyncRead for PolledInput {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             let mut guard = ready!(self.0.poll_read_ready(context))?;
@@ -64,9 +64,9 @@ impl AsyncRead for Stdin {
 }
 
 #[derive(Debug, Clone)]
-struct Stdout(Arc<AsyncFd<BorrowedFd<'static>>>);
+struct PolledOutput(Arc<AsyncFd<BorrowedFd<'static>>>);
 
-impl TryWrite for Stdout {
+impl TryWrite for PolledOutput {
     fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let stdout = *self.0.get_ref();
         let mut written = 0;
@@ -78,7 +78,7 @@ impl TryWrite for Stdout {
     }
 }
 
-impl AsyncWrite for Stdout {
+impl AsyncWrite for PolledOutput {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.0.poll_write_ready(context))?;

@@ -256,7 +256,7 @@ impl HiddenPaths {
         Self(Arc::new(LazyPaths { named, resolved: OnceLock::new() }))
     }
 
-    fn resolved(&self) -> &ResolvedPaths {
+    fn resolve(&self) -> &ResolvedPaths {
         let LazyPaths { named, resolved } = &*self.0;
         resolved.get_or_init(|| {
             named.as_ref().map_or_else(ResolvedPaths::default, |(home, folders)| ResolvedPaths::find(home, folders))
@@ -265,7 +265,7 @@ impl HiddenPaths {
 
     /// Returns all hidden folders and files that exist, resolved.
     pub(super) fn existing(&self) -> Vec<PathBuf> {
-        let ResolvedPaths { homes, paths } = self.resolved();
+        let ResolvedPaths { homes, paths } = self.resolve();
         let in_homes = homes.iter().flat_map(|home| list_hidden(home));
         let found = paths.iter().cloned().chain(in_homes);
         let mut resolved: Vec<PathBuf> = found.filter_map(|path| path.canonicalize().ok()).collect();
@@ -282,7 +282,7 @@ impl HiddenPaths {
     /// Returns the hidden folder or file that equals or contains `path`, which must be resolved. `None` if it is not
     /// hidden.
     pub fn covering(&self, path: &Path) -> Option<PathBuf> {
-        let ResolvedPaths { homes, paths } = self.resolved();
+        let ResolvedPaths { homes, paths } = self.resolve();
         let in_home = homes.iter().find_map(|home| {
             let below = path.strip_prefix(home).ok()?;
             if below == Path::new(SHOWN) {
