@@ -1,5 +1,5 @@
-//! Serves editors over the Agent Client Protocol, version 1: on stdio, or over a transport of the
-//! caller. Each family of methods has its own file.
+//! Serves editors over the Agent Client Protocol, version 1: on stdio, or over a transport of the caller. Each family of
+//! methods has its own file.
 //!
 //! Invariant: the dispatch loop never waits. A handler decodes a request and spawns a task that answers it.
 
@@ -109,8 +109,8 @@ pub fn editor_lines() -> impl futures::Stream<Item = std::io::Result<String>> + 
     lines::lines(stdio::input())
 }
 
-/// Serves the client on stdio until it closes its side or `stop` is cancelled. When this returns, no turn is running and all
-/// output is written, unless the client did not read it within three seconds.
+/// Serves the client on stdio until it closes its side or `stop` is cancelled. When this returns, no turn is running and
+/// all output is written, unless the client did not read it within three seconds.
 pub async fn serve(front: AcpServer, stop: CancellationToken) -> std::io::Result<()> {
     let (direct, output) = stdio::output();
     let (wire, queue) = ClientWriter::with_reader(direct);

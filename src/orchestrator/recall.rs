@@ -70,9 +70,9 @@ impl RecallExcerpt {
     }
 }
 
-/// Returns the excerpts of sessions `within` these folders that match `about`, best first. Skips the sessions in `without`: the
-/// caller's session and its relatives. Returns nothing if the store cannot be read, because a turn can run without
-/// excerpts.
+/// Returns the excerpts of sessions `within` these folders that match `about`, best first. Skips the sessions in
+/// `without`: the caller's session and its relatives. Returns nothing if the store cannot be read, because a turn can run
+/// without excerpts.
 pub(super) async fn extract(
     store: &store::SessionStore,
     about: &str,
