@@ -366,20 +366,17 @@ fn end_events(end: StreamEnd) -> Vec<StreamEvent> {
     calls.chain([StreamEvent::Done { stop, usage }]).collect()
 }
 
+/// Returns the address that the paths of the provider's API are joined to. Its path ends with `/`, as that of a folder.
 fn address(known: &KnownProvider, base: Option<String>) -> String {
     let mut base = base.unwrap_or_else(|| known.base.to_owned());
     if !base.contains("://") {
         base = format!("http://{base}");
     }
-    // `OLLAMA_HOST` names only the host. genai joins paths to the base like to a folder, so it must end with `/`.
-    if known.name == "ollama" && !base.trim_end_matches('/').ends_with("/v1") {
-        base = format!("{}/v1", base.trim_end_matches('/'));
-    }
-    // Anthropic's programs expect only the host in `ANTHROPIC_BASE_URL`.
-    if known.name == "anthropic" && !base.trim_end_matches('/').ends_with("/v1") {
-        base = format!("{}/v1", base.trim_end_matches('/'));
-    }
-    if base.ends_with('/') { base } else { format!("{base}/") }
+    let (path, query) = base.split_at(base.find('?').unwrap_or(base.len()));
+    let path = path.trim_end_matches('/');
+    // `OLLAMA_HOST` names only the host, and Anthropic's programs expect only the host in `ANTHROPIC_BASE_URL`.
+    let version = if ["ollama", "anthropic"].contains(&known.name) && !path.ends_with("/v1") { "/v1" } else { "" };
+    format!("{path}{version}/{query}")
 }
 
 /// Converts the system prompt and the messages of a request.
@@ -501,5 +498,21 @@ mod tests {
         let message = Message::user(vec![Content::Injected("beside".to_owned()), Content::text("hello")]);
         let [sent] = chat_messages(&message).try_into().expect("one message");
         assert_eq!(sent.content.texts(), ["beside", "hello"]);
+    }
+
+    #[test]
+    fn paths_are_joined_to_the_path_of_an_address() {
+        for (provider, base, expected) in [
+            ("openai", "http://host/v1", "http://host/v1/"),
+            ("openai", "http://host/v1/", "http://host/v1/"),
+            ("openai", "http://host/v1?version=2", "http://host/v1/?version=2"),
+            ("openai", "http://host/v1/?end=/", "http://host/v1/?end=/"),
+            ("ollama", "127.0.0.1:11434", "http://127.0.0.1:11434/v1/"),
+            ("anthropic", "https://host?version=2", "https://host/v1/?version=2"),
+            ("anthropic", "https://host/v1/", "https://host/v1/"),
+        ] {
+            let known = KNOWN.iter().find(|known| known.name == provider).expect("a known provider");
+            assert_eq!(address(known, Some(base.to_owned())), expected, "{provider} {base}");
+        }
     }
 }
