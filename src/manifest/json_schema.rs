@@ -1,17 +1,19 @@
 //! Compiles the JSON Schemas of services and recipes under limits, and validates values on a separate thread.
 //!
 //! Invariant: no schema causes a download, and none is compiled that is too large with its references followed. Neither
-//! an async thread nor the end of the process waits for a validation.
+//! an async thread nor the end of the process waits for a validation, and one that nothing waits for ends.
 
 mod size;
 
+use std::cell::RefCell;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use jsonschema::{PatternOptions, ValidationError, Validator};
+use jsonschema::{Keyword, PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value};
 
 pub use size::SchemaError;
@@ -24,16 +26,60 @@ const MAX_ERRORS: usize = 5;
 const MAX_COMPLAINT: usize = 300;
 /// The maximum time of a validation. Only a hostile value takes longer.
 pub const VALIDATION_TIME: Duration = Duration::from_secs(2);
-/// The maximum number of abandoned threads in the process. They cannot be stopped, and each keeps a CPU busy.
+/// The maximum number of abandoned threads in the process. Each ends at its next schema, but a part of the value may be
+/// large.
 const MAX_OVERDUE: usize = 4;
+/// The keyword that [`SchemaValidator::new`] adds to each schema.
+const END_IF_ABANDONED: &str = "x-skein-end-if-abandoned";
 /// The stack size of a validation thread. A recursive schema needs stack in proportion to the depth of the value.
 const STACK: usize = 32 << 20;
 
 static OVERDUE: AtomicUsize = AtomicUsize::new(0);
 
+thread_local! {
+    /// True if nothing waits for the validation on this thread. `None` outside of a validation thread.
+    static ABANDONED: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+}
+
+/// A keyword that accepts every value. It ends a validation that nothing waits for, because the crate cannot stop one:
+/// with a recursive schema, a value may take longer than the process runs.
+struct EndIfAbandoned;
+
+impl EndIfAbandoned {
+    fn check() {
+        if ABANDONED.with_borrow(|flag| flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))) {
+            // Ends the thread as a panic does, but is no error and prints nothing.
+            resume_unwind(Box::new("the validation was abandoned"));
+        }
+    }
+}
+
+impl<'i> Keyword<'i> for EndIfAbandoned {
+    fn validate(&self, _: &'i Value) -> Result<(), ValidationError<'i>> {
+        Self::check();
+        Ok(())
+    }
+
+    fn is_valid(&self, _: &'i Value) -> bool {
+        Self::check();
+        true
+    }
+}
+
+/// Counts an abandoned thread until it ends.
+struct ThreadEnd(Arc<AtomicBool>);
+
+impl Drop for ThreadEnd {
+    fn drop(&mut self) {
+        if self.0.swap(true, Ordering::AcqRel) {
+            OVERDUE.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
 /// Fails if a schema is too large with its references followed, or refers to something outside itself.
 pub fn check_schema(schema: &Map<String, Value>) -> Result<(), SchemaError> {
-    size::check(&Value::Object(schema.clone()))
+    size::check(&Value::Object(schema.clone())).map(drop)
 }
 
 /// Validates values against one schema.
@@ -63,7 +109,7 @@ pub struct RunningValidation {
 }
 
 impl RunningValidation {
-    /// Counts the thread as abandoned until it ends.
+    /// Ends the validation, whose result nothing waits for.
     pub fn abandon(self) -> ValidationFailure {
         self.stuck.store(true, Ordering::Relaxed);
         if !self.overdue.swap(true, Ordering::AcqRel) {
@@ -76,9 +122,11 @@ impl RunningValidation {
 impl SchemaValidator {
     /// Compiles a schema. Fails if it is too large, refers to something outside itself, or is invalid.
     pub fn new(schema: &Map<String, Value>) -> Result<Self, SchemaError> {
-        let schema = Value::Object(schema.clone());
-        size::check(&schema)?;
+        let mut schema = Value::Object(schema.clone());
+        let all = size::check(&schema)?;
+        size::add_keyword(&mut schema, &all, END_IF_ABANDONED);
         let validator = jsonschema::options()
+            .with_keyword(END_IF_ABANDONED, |_, _, _| Ok(Box::new(EndIfAbandoned)))
             // This engine runs in linear time, also for hostile patterns.
             .with_pattern_options(PatternOptions::regex().size_limit(MAX_REGEX).dfa_size_limit(MAX_REGEX))
             .build(&schema)
@@ -101,10 +149,9 @@ impl SchemaValidator {
         let running = RunningValidation { overdue: Arc::default(), stuck: Arc::clone(&self.stuck) };
         let (validator, overdue) = (Arc::clone(&self.validator), Arc::clone(&running.overdue));
         let work = move || {
+            let _end = ThreadEnd(Arc::clone(&overdue));
+            ABANDONED.set(Some(overdue));
             done(complaints(&validator, &value));
-            if overdue.swap(true, Ordering::AcqRel) {
-                OVERDUE.fetch_sub(1, Ordering::AcqRel);
-            }
         };
         let thread = thread::Builder::new().name("schema".to_owned()).stack_size(STACK);
         // Detached: the end of the process does not wait for it.
@@ -142,8 +189,17 @@ fn complaints(validator: &Validator, value: &Value) -> Vec<String> {
 
 /// Formats an error; omits the value if it is long, because the caller has it.
 fn in_words(error: &ValidationError<'_>) -> String {
-    let whole = error.to_string();
-    if whole.len() <= MAX_COMPLAINT { whole } else { head(&error.masked().to_string()) }
+    let whole = without_keyword(error.to_string());
+    if whole.len() <= MAX_COMPLAINT { whole } else { head(&without_keyword(error.masked().to_string())) }
+}
+
+/// Removes [`END_IF_ABANDONED`] from the schemas in a text. The crate quotes the schema of `not`.
+fn without_keyword(text: String) -> String {
+    let entry = format!("\"{END_IF_ABANDONED}\":true");
+    if !text.contains(&entry) {
+        return text;
+    }
+    text.replace(&format!(",{entry}"), "").replace(&format!("{entry},"), "").replace(&entry, "")
 }
 
 fn head(text: &str) -> String {
@@ -176,9 +232,24 @@ mod tests {
         let validator = doubling();
         let deep = |levels| (0..levels).fold(json!({}), |inner, _| json!({"x": inner}));
         assert_eq!(validator.validate(deep(5)), Ok(Vec::new()));
-        let running = validator.start(deep(60), |_| {}).expect("started");
+        let (done, ended) = mpsc::channel::<()>();
+        let running = validator.start(deep(60), move |_| drop(done)).expect("started");
+        assert_eq!(ended.recv_timeout(Duration::from_millis(50)), Err(RecvTimeoutError::Timeout), "it runs");
         assert_eq!(running.abandon(), ValidationFailure::TimedOut, "nothing waits for it");
+        assert_eq!(ended.recv_timeout(VALIDATION_TIME), Err(RecvTimeoutError::Disconnected), "it ends");
         assert_eq!(validator.validate(deep(5)), Err(ValidationFailure::TimedOut), "at once");
         assert_eq!(doubling().validate(deep(5)), Ok(Vec::new()), "other schemas are still used");
+    }
+
+    #[test]
+    fn complaints_quote_schemas_as_they_were_given() {
+        let not = |schema: Value| {
+            let schema = json!({"properties": {"x": {"not": schema}}});
+            let validator = SchemaValidator::new(schema.as_object().unwrap()).expect("valid");
+            validator.validate(json!({"x": "text"})).expect("in time")
+        };
+        assert_eq!(not(json!({})), [r#"/x: {} is not allowed for "text""#]);
+        assert_eq!(not(json!({"type": "string"})), [r#"/x: {"type":"string"} is not allowed for "text""#]);
+        assert_eq!(not(json!({"anyOf": [{"z": 1}]})), [r#"/x: {"anyOf":[{"z":1}]} is not allowed for "text""#]);
     }
 }

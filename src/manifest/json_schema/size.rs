@@ -58,16 +58,34 @@ pub enum SchemaError {
     Invalid(String),
 }
 
-/// Fails if validating against a schema takes too many steps, or if a reference is endless or unresolved.
-pub(super) fn check(schema: &Value) -> Result<(), SchemaError> {
+/// Returns the addresses of all schemas within a schema that values are validated against. Fails if that takes too many
+/// steps, or if a reference is endless or unresolved.
+pub(super) fn check(schema: &Value) -> Result<HashSet<Key>, SchemaError> {
     let mut sizes = Sizes { index: Index::new(schema), known: HashMap::new(), open: HashSet::new(), visited: vec![] };
     sizes.measure(schema, 0)?;
     let mut ended = HashSet::new();
-    sizes.visited.iter().try_for_each(|schema| sizes.ends(schema, &mut ended, &mut HashSet::new()))
+    sizes.visited.iter().try_for_each(|schema| sizes.ends(schema, &mut ended, &mut HashSet::new()))?;
+    Ok(sizes.visited.into_iter().map(key).collect())
+}
+
+/// Adds a keyword to those of the schemas within `value` whose addresses are in `all`.
+pub(super) fn add_keyword(value: &mut Value, all: &HashSet<Key>, keyword: &str) {
+    let is_schema = all.contains(&key(value));
+    match value {
+        Value::Object(object) => {
+            object.values_mut().for_each(|inner| add_keyword(inner, all, keyword));
+            // This may move the values of the object, so it comes after them.
+            if is_schema {
+                object.insert(keyword.to_owned(), Value::Bool(true));
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|inner| add_keyword(inner, all, keyword)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 /// The address of a value within the schema, which does not move while it is measured.
-type Key = usize;
+pub(super) type Key = usize;
 
 fn key(value: &Value) -> Key {
     std::ptr::from_ref(value) as usize
@@ -283,6 +301,31 @@ fn decode(fragment: &str) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn check(schema: &Value) -> Result<(), SchemaError> {
+        super::check(schema).map(drop)
+    }
+
+    #[test]
+    fn every_schema_gets_a_keyword_and_other_values_do_not() {
+        let mut schema = json!({
+            "$ref": "#/x-a/b",
+            "x-a": {"b": {"anyOf": [{"items": {"type": "string"}}, true]}, "unused": {}},
+            "properties": {"const": {"const": {"type": "string"}}, "list": {"enum": [{"items": {}}]}},
+        });
+        let all = super::check(&schema).expect("valid");
+        add_keyword(&mut schema, &all, "k");
+        let expected = json!({
+            "k": true,
+            "$ref": "#/x-a/b",
+            "x-a": {"b": {"k": true, "anyOf": [{"k": true, "items": {"k": true, "type": "string"}}, true]}, "unused": {}},
+            "properties": {
+                "const": {"k": true, "const": {"type": "string"}},
+                "list": {"k": true, "enum": [{"items": {}}]},
+            },
+        });
+        assert_eq!(schema, expected);
+    }
 
     /// Fourteen definitions, each of which uses the next one twice.
     fn bomb(reference: impl Fn(usize) -> Value) -> Value {
