@@ -94,6 +94,8 @@ pub(super) fn block_on<T>(
     block_on_until(StopSignals::Anything, WorkerThreads::One, plan, global, folders, output, work)
 }
 
+/// Not inlined: the frame of `cli::run` would hold the work of every command, and the start touches all of it.
+#[inline(never)]
 pub(super) fn block_on_until<T>(
     ended_by: StopSignals,
     workers: WorkerThreads,
