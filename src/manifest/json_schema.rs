@@ -26,8 +26,8 @@ const MAX_ERRORS: usize = 5;
 const MAX_COMPLAINT: usize = 300;
 /// The maximum time of a validation. Only a hostile value takes longer.
 pub const VALIDATION_TIME: Duration = Duration::from_secs(2);
-/// The maximum number of abandoned threads in the process. Each ends at its next schema, but a part of the value may be
-/// large.
+/// The maximum number of abandoned threads in the process. Each ends when it has checked a part of the value against a
+/// schema, but that part may be large.
 const MAX_OVERDUE: usize = 4;
 /// The keyword that [`SchemaValidator::new`] adds to each schema.
 const END_IF_ABANDONED: &str = "x-skein-end-if-abandoned";
@@ -64,9 +64,14 @@ impl<'i> Keyword<'i> for EndIfAbandoned {
         Self::check();
         true
     }
+
+    fn iter_errors(&self, _: &'i Value) -> Box<dyn Iterator<Item = ValidationError<'i>> + 'i> {
+        Self::check();
+        Box::new(std::iter::empty())
+    }
 }
 
-/// Counts an abandoned thread until it ends.
+/// Marks the end of a thread, and uncounts it if it was abandoned.
 struct ThreadEnd(Arc<AtomicBool>);
 
 impl Drop for ThreadEnd {
@@ -101,7 +106,7 @@ pub enum ValidationFailure {
     NoThread,
 }
 
-/// A running validation. A caller that stops waiting must call `abandon`.
+/// A running validation. It ends when this is dropped.
 #[derive(Debug)]
 pub struct RunningValidation {
     overdue: Arc<AtomicBool>,
@@ -109,13 +114,23 @@ pub struct RunningValidation {
 }
 
 impl RunningValidation {
-    /// Ends the validation, whose result nothing waits for.
+    /// Ends the validation, and refuses later ones with the same schema.
     pub fn abandon(self) -> ValidationFailure {
         self.stuck.store(true, Ordering::Relaxed);
-        if !self.overdue.swap(true, Ordering::AcqRel) {
-            OVERDUE.fetch_add(1, Ordering::AcqRel);
-        }
         ValidationFailure::TimedOut
+    }
+}
+
+impl Drop for RunningValidation {
+    fn drop(&mut self) {
+        if self.overdue.load(Ordering::Acquire) {
+            return;
+        }
+        // Counted first, because the thread may end as soon as the flag is set.
+        OVERDUE.fetch_add(1, Ordering::AcqRel);
+        if self.overdue.swap(true, Ordering::AcqRel) {
+            OVERDUE.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }
 
@@ -130,7 +145,7 @@ impl SchemaValidator {
             // This engine runs in linear time, also for hostile patterns.
             .with_pattern_options(PatternOptions::regex().size_limit(MAX_REGEX).dfa_size_limit(MAX_REGEX))
             .build(&schema)
-            .map_err(|error| SchemaError::Invalid(head(&error.to_string())))?;
+            .map_err(|error| SchemaError::Invalid(head(&without_keyword(error.to_string()))))?;
         Ok(Self { validator: Arc::new(validator), stuck: Arc::default() })
     }
 
@@ -149,9 +164,11 @@ impl SchemaValidator {
         let running = RunningValidation { overdue: Arc::default(), stuck: Arc::clone(&self.stuck) };
         let (validator, overdue) = (Arc::clone(&self.validator), Arc::clone(&running.overdue));
         let work = move || {
-            let _end = ThreadEnd(Arc::clone(&overdue));
+            let end = ThreadEnd(Arc::clone(&overdue));
             ABANDONED.set(Some(overdue));
-            done(complaints(&validator, &value));
+            let found = complaints(&validator, &value);
+            drop(end);
+            done(found);
         };
         let thread = thread::Builder::new().name("schema".to_owned()).stack_size(STACK);
         // Detached: the end of the process does not wait for it.
@@ -193,7 +210,7 @@ fn in_words(error: &ValidationError<'_>) -> String {
     if whole.len() <= MAX_COMPLAINT { whole } else { head(&without_keyword(error.masked().to_string())) }
 }
 
-/// Removes [`END_IF_ABANDONED`] from the schemas in a text. The crate quotes the schema of `not`.
+/// Removes [`END_IF_ABANDONED`] from the schemas in a text. The crate quotes that of `not`, and wrong ones.
 fn without_keyword(text: String) -> String {
     let entry = format!("\"{END_IF_ABANDONED}\":true");
     if !text.contains(&entry) {
@@ -242,6 +259,37 @@ mod tests {
     }
 
     #[test]
+    fn a_validation_ends_when_its_caller_is_dropped() {
+        let twice = |again: Value| json!([{"properties": {"not": again}}, {"properties": {"not": again}}]);
+        let recursive = [
+            json!({"$ref": "#/$defs/n", "$defs": {"n": {"allOf": twice(json!({"$ref": "#/$defs/n"}))}}}),
+            // Data is no schema, even if it looks like one.
+            json!({
+                "default": {"$id": "n"},
+                "$ref": "n",
+                "$defs": {"n": {"$id": "n", "allOf": twice(json!({"$ref": "n"}))}},
+            }),
+            // The meta-schema applies what is called `meta` to the values of `not`.
+            json!({
+                "$ref": "https://json-schema.org/draft/2020-12/schema",
+                "$defs": {"n": {"$dynamicAnchor": "meta", "allOf": twice(json!({"$dynamicRef": "#meta"}))}},
+            }),
+        ];
+        for schema in recursive {
+            let validator = SchemaValidator::new(schema.as_object().unwrap()).expect("valid");
+            let deep = (0..60).fold(json!({}), |inner, _| json!({"not": inner}));
+            let (done, ended) = mpsc::channel::<()>();
+            let running = validator.start(deep, move |_| drop(done)).expect("started");
+            let early = ended.recv_timeout(Duration::from_millis(50));
+            assert_eq!(early, Err(RecvTimeoutError::Timeout), "it runs: {schema}");
+            drop(running);
+            let late = ended.recv_timeout(VALIDATION_TIME);
+            assert_eq!(late, Err(RecvTimeoutError::Disconnected), "it ends: {schema}");
+            assert_eq!(validator.validate(json!({})), Ok(Vec::new()), "the schema is still used: {schema}");
+        }
+    }
+
+    #[test]
     fn complaints_quote_schemas_as_they_were_given() {
         let not = |schema: Value| {
             let schema = json!({"properties": {"x": {"not": schema}}});
@@ -250,6 +298,9 @@ mod tests {
         };
         assert_eq!(not(json!({})), [r#"/x: {} is not allowed for "text""#]);
         assert_eq!(not(json!({"type": "string"})), [r#"/x: {"type":"string"} is not allowed for "text""#]);
+        let wrong = json!({"anyOf": {"type": "string"}});
+        let wrong = SchemaValidator::new(wrong.as_object().unwrap()).expect_err("`anyOf` is a list");
+        assert_eq!(wrong.to_string(), r#"{"type":"string"} is not of type "array""#);
         assert_eq!(not(json!({"anyOf": [{"z": 1}]})), [r#"/x: {"anyOf":[{"z":1}]} is not allowed for "text""#]);
     }
 }

@@ -185,8 +185,8 @@ struct Index<'a> {
     root: &'a Value,
     /// The enclosing schema with an `$id`, for each schema; missing if that is the root.
     resources: HashMap<Key, &'a Value>,
-    /// Schemas by `$id`.
-    ids: HashMap<&'a str, &'a Value>,
+    /// Values by `$id`. Several may have the same one, because data may look like a schema.
+    ids: HashMap<&'a str, Vec<&'a Value>>,
     /// Schemas by `$anchor` or `$dynamicAnchor`.
     anchors: HashMap<&'a str, Vec<&'a Value>>,
 }
@@ -203,7 +203,7 @@ impl<'a> Index<'a> {
             Value::Object(object) => {
                 let id = object.get("$id").or_else(|| object.get("id")).and_then(Value::as_str);
                 if let Some(id) = id {
-                    self.ids.entry(id.trim_end_matches('#')).or_insert(value);
+                    self.ids.entry(id.trim_end_matches('#')).or_default().push(value);
                     if !id.starts_with('#') {
                         resource = value;
                     }
@@ -239,7 +239,7 @@ impl<'a> Index<'a> {
             };
             match value {
                 Value::String(reference) if REFERENCES.contains(&keyword) => {
-                    inner.extend(self.find(schema, reference)?.into_iter().map(|found| (reach, found)));
+                    inner.extend(self.find(schema, reference)?);
                 }
                 Value::Object(by_name) if BY_NAME.contains(&keyword) => {
                     inner.extend(by_name.values().map(|value| (reach, value)));
@@ -252,27 +252,31 @@ impl<'a> Index<'a> {
     }
 
     /// Returns all schemas that a reference may mean.
-    fn find(&self, from: &Value, reference: &str) -> Result<Vec<&'a Value>, SchemaError> {
+    fn find(&self, from: &Value, reference: &str) -> Result<Vec<(Application, &'a Value)>, SchemaError> {
+        let applied = |reach, found: Vec<&'a Value>| found.into_iter().map(|found| (reach, found)).collect();
         let unresolved = || SchemaError::Unresolved(reference.chars().take(100).collect());
         let (address, fragment) = reference.split_once('#').unwrap_or((reference, ""));
-        let resource = match address {
-            "" => self.resources.get(&key(from)).copied().unwrap_or(self.root),
+        let resources = match address {
+            "" => vec![self.resources.get(&key(from)).copied().unwrap_or(self.root)],
             address => match self.ids.get(address) {
-                Some(resource) => resource,
-                None if is_meta_schema(reference) => return Ok(Vec::new()),
+                Some(resources) => resources.clone(),
+                // A meta-schema applies the schema that has this name, if there is one, to parts of the value.
+                None if is_meta_schema(reference) => {
+                    return Ok(applied(Application::Part, self.anchors.get("meta").cloned().unwrap_or_default()));
+                }
                 None => return Err(unresolved()),
             },
         };
-        if fragment.is_empty() {
-            return Ok(vec![resource]);
-        }
-        if fragment.starts_with('/') {
+        let found = if fragment.is_empty() {
+            resources
+        } else if fragment.starts_with('/') {
             let pointer = decode(fragment);
-            let found = [resource, self.root].into_iter().find_map(|place| place.pointer(&pointer));
-            return found.map(|found| vec![found]).ok_or_else(unresolved);
-        }
-        let named = self.anchors.get(fragment).cloned();
-        named.or_else(|| self.ids.get(&reference).map(|found| vec![*found])).ok_or_else(unresolved)
+            let within = |resource| [resource, self.root].into_iter().find_map(|place| place.pointer(&pointer));
+            resources.into_iter().filter_map(within).collect()
+        } else {
+            self.anchors.get(fragment).or_else(|| self.ids.get(&reference)).cloned().unwrap_or_default()
+        };
+        if found.is_empty() { Err(unresolved()) } else { Ok(applied(Application::InPlace, found)) }
     }
 }
 
