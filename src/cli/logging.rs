@@ -5,6 +5,7 @@ mod file;
 
 use std::sync::Mutex;
 
+use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 use tracing_subscriber::filter::EnvFilter;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -36,6 +37,7 @@ pub(super) fn start(global: &Global, folders: &Folders) -> (Option<String>, Opti
     let to_stderr = std::env::var("SKEIN_LOG").ok().filter(|filter| !filter.is_empty()).map(|filter| {
         // By default, the layer would also colour redirected output.
         let colour = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
+        let filter = if STATIC_MAX_LEVEL < LevelFilter::TRACE { limit_to_debug(&filter) } else { filter };
         tracing_subscriber::fmt::layer()
             .with_ansi(colour)
             .with_writer(std::io::stderr)
@@ -58,8 +60,34 @@ pub(super) fn start(global: &Global, folders: &Folders) -> (Option<String>, Opti
     (warning.or_else(|| started.err().map(|error| error.to_string())), guard)
 }
 
+/// Asks for `debug` where a filter asks for `trace`, which an optimised build does not have. The crate would print a
+/// warning for its developers. A name without a level means all levels.
+fn limit_to_debug(filter: &str) -> String {
+    let is_trace = |text: &str| text.parse::<LevelFilter>().is_ok_and(|level| level == LevelFilter::TRACE);
+    let limit = |directive: &str| match directive.rsplit_once('=') {
+        Some((target, level)) if is_trace(level) => format!("{target}=debug"),
+        None if is_trace(directive) => "debug".to_owned(),
+        None if !directive.is_empty() && directive.parse::<LevelFilter>().is_err() => format!("{directive}=debug"),
+        _ => directive.to_owned(),
+    };
+    filter.split(',').map(limit).collect::<Vec<_>>().join(",")
+}
+
 fn open(folders: &Folders) -> std::io::Result<LogFile> {
     let folder = folders.state.join("log");
     private_files::make_folder(&folder)?;
     LogFile::open(&folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_optimised_build_logs_debug_instead_of_trace() {
+        assert_eq!(limit_to_debug("trace"), "debug");
+        assert_eq!(limit_to_debug("info,skein=TRACE,h2=5,"), "info,skein=debug,h2=debug,");
+        assert_eq!(limit_to_debug("skein,h2=off,warn"), "skein=debug,h2=off,warn");
+        assert_eq!(limit_to_debug("skein[turn]=trace"), "skein[turn]=debug");
+    }
 }
