@@ -163,8 +163,9 @@ impl SchemaValidator {
         }
         let running = RunningValidation { overdue: Arc::default(), stuck: Arc::clone(&self.stuck) };
         let (validator, overdue) = (Arc::clone(&self.validator), Arc::clone(&running.overdue));
+        // Made here, so that a thread that cannot start is not counted either.
+        let end = ThreadEnd(Arc::clone(&overdue));
         let work = move || {
-            let end = ThreadEnd(Arc::clone(&overdue));
             ABANDONED.set(Some(overdue));
             let found = complaints(&validator, &value);
             drop(end);
