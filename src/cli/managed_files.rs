@@ -15,15 +15,25 @@ use crate::sandbox::{Enforcement, StatedEnforcement};
 pub(super) const ADMINISTRATOR: &str =
     "ask the administrator of this machine; `skein doctor` lists the managed settings";
 
-/// The file of the administrator. It applies to every user of this machine.
-const SYSTEM_FILE: &str = "/etc/skein/config.yaml";
+/// The folder and the file of the administrator. The file applies to every user of this machine.
+const SYSTEM_FOLDER: &str = "/etc/skein";
+const SYSTEM_FILE: &str = "config.yaml";
 
 /// Returns the managed files that apply: that of the machine, if there is one, and that of `--managed`.
 pub(super) fn paths(global: &Global) -> Vec<PathBuf> {
-    let system = PathBuf::from(SYSTEM_FILE);
-    // A file that cannot be examined counts as present, so that reading it fails.
-    let is_absent = system.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
-    (!is_absent).then_some(system).into_iter().chain(global.managed.clone()).collect()
+    system_file(Path::new(SYSTEM_FOLDER)).into_iter().chain(global.managed.clone()).collect()
+}
+
+/// Returns the file of the administrator. `None` if the folder or the file does not exist. Anything else counts as
+/// present, so that reading it fails: a file that cannot be examined, or a link, even if it leads to nothing.
+fn system_file(folder: &Path) -> Option<PathBuf> {
+    let is_missing = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
+    let file = folder.join(SYSTEM_FILE);
+    let is_absent = match folder.symlink_metadata() {
+        Ok(metadata) => metadata.is_dir() && file.symlink_metadata().is_err_and(|error| is_missing(&error)),
+        Err(error) => is_missing(&error),
+    };
+    (!is_absent).then_some(file)
 }
 
 /// Reads the managed files. Fails if one cannot be read: without it, nothing may start.
@@ -105,4 +115,27 @@ pub(super) fn flag_refusals(global: &Global, manifests: &Manifests) -> Vec<FlagR
 /// Returns true if this user can change the file, and so its settings.
 pub(super) fn is_writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_dangling_link_to_managed_settings_is_no_absence() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("skein");
+        let file = folder.join(SYSTEM_FILE);
+        assert_eq!(system_file(&folder), None);
+        symlink(place.path().join("gone"), &folder).unwrap();
+        assert_eq!(system_file(&folder), Some(file.clone()));
+        std::fs::remove_file(&folder).unwrap();
+        std::fs::create_dir(&folder).unwrap();
+        assert_eq!(system_file(&folder), None);
+        symlink(place.path().join("gone"), &file).unwrap();
+        assert_eq!(system_file(&folder), Some(file.clone()));
+        assert!(read_named(&file, "config.yaml").is_err());
+    }
 }
