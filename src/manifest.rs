@@ -77,7 +77,7 @@ pub use duration::{DurationError, ManifestDuration};
 pub use edit::{apply_edits, with_first, without_item};
 pub use edit_entry::edit_entry;
 pub use edit_items::{EditedItem, block_text, edit_items, item_texts, rename_entry, with_comments};
-pub use files::{LinkedFile, LinkedFileError, ManifestFile, Root, read_named};
+pub use files::{LinkedFile, LinkedFileError, ManifestFile, Root, is_missing, read_named};
 pub use hooks::{HookCommand, HookConfig, HookEvent, HookFailure, HookGroup, HookKind, HookMatcher};
 pub use import::goose_provider;
 pub use import::{
@@ -171,9 +171,22 @@ pub fn load_managed(
     let managed = ManagedLayer::read(managed, &mut diagnostics);
     let mut manifests = Manifests { managed, ..Manifests::default() };
     for (layer, root) in roots {
+        if let (Layer::User, Root::Disk { path, .. }) = (layer, root)
+            && is_missing(path)
+        {
+            continue;
+        }
+        if let (Layer::User, Root::Disk { path, shown }) = (layer, root)
+            && path.is_file()
+        {
+            let (problem, help) = ("is a file, not a folder with settings", "remove the file or name a folder");
+            diagnostics.push(Diagnostic::error("E001", SourceLocation::file(shown), problem, help));
+            continue;
+        }
         for found in root.manifests() {
             let role = role_of(*layer, &found.path);
-            if role == FileRole::NotOurs {
+            // The root itself has the empty path. It is found only if it cannot be read, with all its settings.
+            if role == FileRole::NotOurs && found.path != FilePath::new("") {
                 continue;
             }
             let text = match found.text {

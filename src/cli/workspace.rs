@@ -64,7 +64,7 @@ fn load(
 /// of the manifests. Fails if the file cannot be used.
 pub(super) fn principal_rules(folders: &Folders) -> Result<Vec<SourcedRule>, CommandError> {
     let folder = folders.rule_config();
-    if folders.principal.is_local() || !folder.is_dir() {
+    if folders.principal.is_local() || manifest::is_missing(&folder) {
         return Ok(Vec::new());
     }
     let (manifests, found) = manifest::load(&[(Layer::User, disk(&folder, folders))]);
@@ -142,7 +142,7 @@ fn layers(
         let files = global.built_in.manifests.clone();
         roots.push((Layer::Builtin, Root::Snapshot { files, shown: "builtin".to_owned() }));
     }
-    if folders.config.is_dir() {
+    if !manifest::is_missing(&folders.config) {
         roots.push((Layer::User, disk(&folders.config, folders)));
     }
     let project = match ProjectFiles::find(&folders.cwd) {
@@ -253,6 +253,8 @@ pub(super) fn trust_failure(error: &TrustError) -> CommandError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use clap::Parser as _;
 
     use super::*;
@@ -333,6 +335,44 @@ mod tests {
         assert_eq!(commands(&machine.folders), ["everywhere", "mine"]);
         assert_eq!(commands(&ann), ["everywhere", "hers"]);
         assert_eq!(commands(&bob), ["everywhere"]);
+    }
+
+    #[test]
+    fn a_user_config_that_cannot_be_read_is_an_error() {
+        let machine = machine();
+        let config = &machine.folders.config;
+        let errors = || {
+            let (resolution, _) = resolve_quietly(&global(), &machine.folders).unwrap();
+            let errors = resolution.diagnostics.iter().filter(|found| found.severity == Severity::Error);
+            let shown: Vec<_> = errors.map(|found| format!("{} {}", found.code, found.problem)).collect();
+            assert_eq!(resolution.plan.is_none(), !shown.is_empty());
+            shown
+        };
+        assert_eq!(errors(), Vec::<String>::new());
+        symlink("gone", config).unwrap();
+        assert_eq!(errors(), ["E001 the link leads to nothing"]);
+        std::fs::remove_file(config).unwrap();
+        std::fs::write(config, "permissions: []\n").unwrap();
+        assert_eq!(errors(), ["E001 is a file, not a folder with settings"]);
+        std::fs::remove_file(config).unwrap();
+        std::fs::create_dir_all(config.join("config.yaml")).unwrap();
+        assert_eq!(errors(), ["E001 is a folder, not a file with settings"]);
+    }
+
+    #[test]
+    fn a_folder_below_a_broken_link_is_not_missing() {
+        let place = tempfile::tempdir().unwrap();
+        let below = |name: &str| place.path().join(name);
+        std::fs::create_dir(below("real")).unwrap();
+        std::fs::write(below("file"), "").unwrap();
+        symlink("real", below("link")).unwrap();
+        symlink("gone", below("broken")).unwrap();
+        for folder in ["new", "new/skein", "real/skein", "link/skein"] {
+            assert!(manifest::is_missing(&below(folder)), "{folder}");
+        }
+        for folder in ["real", "link", "broken", "broken/skein", "file", "file/skein"] {
+            assert!(!manifest::is_missing(&below(folder)), "{folder}");
+        }
     }
 
     #[test]

@@ -103,10 +103,9 @@ impl Root {
                         found.push(ManifestFile { file: name, path: relative, text });
                     }
                     Ok(_) => {}
-                    Err((file, problem)) => {
+                    Err(WalkError { path: file, problem, help }) => {
                         let relative = file.strip_prefix(path).unwrap_or(&file).to_owned();
                         let name = show(shown, &relative);
-                        let help = "remove the link or make the file readable";
                         let text = Err(Box::new(Diagnostic::error("E001", SourceLocation::file(&name), problem, help)));
                         found.push(ManifestFile { file: name, path: relative, text });
                     }
@@ -195,8 +194,34 @@ pub enum LinkedFileError {
     Io(#[source] std::io::Error),
 }
 
+/// Returns true if a folder of settings does not exist. False if that is unknown, or if it or one of its parents is a
+/// link that leads to nothing: its settings may deny calls, so reading it must fail.
+pub fn is_missing(folder: &Path) -> bool {
+    for path in folder.ancestors() {
+        match path.symlink_metadata() {
+            Ok(_) => return path != folder && path.exists(),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// A path that [`walk`] cannot read.
+struct WalkError {
+    path: PathBuf,
+    problem: String,
+    help: &'static str,
+}
+
+impl WalkError {
+    fn new(path: &Path, problem: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), problem: problem.into(), help: "remove the link or make the file readable" }
+    }
+}
+
 /// Visits the regular files below a folder, or the file itself. Follows links and reports cycles.
-fn walk(root: &Path, visit: &mut dyn FnMut(Result<PathBuf, (PathBuf, String)>)) {
+fn walk(root: &Path, visit: &mut dyn FnMut(Result<PathBuf, WalkError>)) {
     walk_into(root, 0, &mut HashSet::new(), visit);
 }
 
@@ -204,28 +229,33 @@ fn walk_into(
     path: &Path,
     depth: usize,
     above: &mut HashSet<PathBuf>,
-    visit: &mut dyn FnMut(Result<PathBuf, (PathBuf, String)>),
+    visit: &mut dyn FnMut(Result<PathBuf, WalkError>),
 ) {
     let kind = match fs::metadata(path) {
         Ok(metadata) => metadata.file_type(),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return visit(Err((path.to_owned(), "the link leads to nothing".to_owned())));
+            return visit(Err(WalkError::new(path, "the link leads to nothing")));
         }
-        Err(error) => return visit(Err((path.to_owned(), format!("cannot be read: {error}")))),
+        Err(error) => return visit(Err(WalkError::new(path, format!("cannot be read: {error}")))),
     };
     if kind.is_file() {
         return visit(Ok(path.to_owned()));
     }
     if !kind.is_dir() {
         // Reading a pipe or a device could block forever.
-        return visit(Err((path.to_owned(), "is neither a file nor a folder".to_owned())));
+        return visit(Err(WalkError::new(path, "is neither a file nor a folder")));
+    }
+    // The rules of a config in this folder would have no effect.
+    if depth == 1 && is_manifest(path) && path.file_stem().is_some_and(|stem| stem == "config") {
+        let help = "write the settings to a file of this name, or rename the folder";
+        return visit(Err(WalkError { help, ..WalkError::new(path, "is a folder, not a file with settings") }));
     }
     let real = match fs::canonicalize(path) {
         Ok(real) => real,
-        Err(error) => return visit(Err((path.to_owned(), format!("cannot be read: {error}")))),
+        Err(error) => return visit(Err(WalkError::new(path, format!("cannot be read: {error}")))),
     };
     if depth > MAX_DEPTH || !above.insert(real.clone()) {
-        return visit(Err((path.to_owned(), "the folder links back to one of its parents".to_owned())));
+        return visit(Err(WalkError::new(path, "the folder links back to one of its parents")));
     }
     match fs::read_dir(path) {
         Ok(entries) => {
@@ -240,7 +270,7 @@ fn walk_into(
                 }
             }
         }
-        Err(error) => visit(Err((path.to_owned(), format!("cannot be read: {error}")))),
+        Err(error) => visit(Err(WalkError::new(path, format!("cannot be read: {error}")))),
     }
     above.remove(&real);
 }
