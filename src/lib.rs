@@ -32,6 +32,8 @@ pub mod screen;
 pub mod code_index;
 /// Files below a folder, opened without following links.
 pub mod root_files;
+/// Files of recorded lines, which keep an earlier recording until the first line.
+pub mod recording_file;
 /// Hosts, addresses and the port to the network.
 pub mod network;
 /// The lessons on Skein, and the checks of their steps.

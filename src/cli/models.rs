@@ -29,6 +29,8 @@ pub(super) struct KnownModels {
     keys: Keys,
     /// A file that records the models' answers.
     record: Option<PathBuf>,
+    /// The recorder of the newest provider. All share one recording, which the first line empties.
+    recorder: Mutex<Option<ModelRecorder>>,
     made: Mutex<HashMap<ModelRef, Arc<dyn Provider>>>,
 }
 
@@ -53,6 +55,7 @@ impl KnownModels {
             upkeep: RecoveryPolicy { moderator: settings.moderator, ..RecoveryPolicy::default() },
             keys,
             record,
+            recorder: Mutex::default(),
             made: Mutex::default(),
         })
     }
@@ -82,7 +85,12 @@ impl ModelSource for KnownModels {
         }
         let mut provider = self.make(name)?;
         if let Some(file) = &self.record {
-            provider = Arc::new(ModelRecorder::new(provider, file)?);
+            let mut known = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
+            let recorder = match &*known {
+                Some(recorder) => recorder.with_model(provider),
+                None => ModelRecorder::new(provider, file)?,
+            };
+            provider = Arc::new(known.insert(recorder).clone());
         }
         made.insert(name.clone(), Arc::clone(&provider));
         Ok(provider)

@@ -6,12 +6,10 @@
 //!
 //! Invariant: a recording contains no key, header or address, only the conversation.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
@@ -20,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::{LlmError, ModelRequest, ModelStop, Price, Provider, RequestOrigin, StreamEvent};
 use crate::conversation::{MessagePart, ToolUse, Usage};
 use crate::ids::ModelRef;
+use crate::recording_file::RecordingFile;
 
 /// Characters of a message that identify it in a recording.
 const ASKED: usize = 200;
@@ -158,34 +157,30 @@ fn gist(request: &ModelRequest) -> String {
 #[derive(Clone)]
 pub struct ModelRecorder {
     inner: Arc<dyn Provider>,
-    file: Arc<Mutex<File>>,
+    file: Arc<RecordingFile>,
     path: PathBuf,
 }
 
-/// Makes a regular file readable by the user only, because an existing file may have a wider mode. Leaves devices and
-/// pipes unchanged.
-fn restrict(file: File) -> std::io::Result<File> {
-    if file.metadata()?.is_file() {
-        file.set_permissions(fs::Permissions::from_mode(0o600))?;
-    }
-    Ok(file)
-}
-
 impl ModelRecorder {
+    /// Records to a file. Fails if it has content that is no recording. An earlier recording stays until the first
+    /// answer.
     pub fn new(inner: Arc<dyn Provider>, path: &Path) -> Result<Self, LlmError> {
-        // A conversation may be private even if it contains no secret.
-        let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-        let file = opened.and_then(restrict).map_err(|error| LlmError::Unusable {
+        let is_line = |line: &str| serde_json::from_str::<ReplayLine>(line).is_ok();
+        let file = RecordingFile::open(path, is_line).map_err(|error| LlmError::Unusable {
             model: inner.name().to_string(),
             reason: format!("it cannot be recorded to {}: {error}", path.display()),
         })?;
-        Ok(Self { inner, file: Arc::new(Mutex::new(file)), path: path.to_owned() })
+        Ok(Self { inner, file: Arc::new(file), path: path.to_owned() })
+    }
+
+    /// Returns a recorder of another model that writes to the same recording.
+    pub fn with_model(&self, inner: Arc<dyn Provider>) -> Self {
+        Self { inner, ..self.clone() }
     }
 
     fn write(&self, line: &ReplayLine) -> Result<(), LlmError> {
         let text = serde_json::to_string(line).map_err(std::io::Error::from);
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = text.and_then(|text| file.write_all(format!("{text}\n").as_bytes()));
+        let written = text.and_then(|text| self.file.write_line(&text));
         written.map_err(|error| LlmError::Failed {
             model: self.inner.name().to_string(),
             reason: format!("its answer cannot be written to {}: {error}", self.path.display()),
@@ -208,7 +203,7 @@ impl Provider for ModelRecorder {
 
     fn for_origin(&self, origin: &RequestOrigin) -> Option<Arc<dyn Provider>> {
         let inner = self.inner.for_origin(origin)?;
-        Some(Arc::new(Self { inner, ..self.clone() }))
+        Some(Arc::new(self.with_model(inner)))
     }
 
     fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {

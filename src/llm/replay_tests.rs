@@ -3,7 +3,7 @@
 use super::*;
 use crate::conversation::{Content, Message, Role, ToolResult};
 use serde_json::json;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex};
 
 struct Once(Mutex<Vec<Vec<Result<StreamEvent, LlmError>>>>);
 
@@ -61,6 +61,23 @@ async fn a_recording_plays_what_was_said() {
     assert_eq!(heard(&replay, prompt("go on")).await, [text("a sentence"), done(ModelStop::Length)]);
     let error = heard(&replay, prompt("more")).await.remove(0).unwrap_err().to_string();
     assert!(error.contains("it holds 3 answers, and one more was asked for"), "{error}");
+}
+
+#[tokio::test]
+async fn models_of_one_run_share_a_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("talk.jsonl");
+    fs::write(&file, "{\"answer\": [{\"text\": \"earlier\"}]}\n").unwrap();
+    let says = |text: &str| Arc::new(Once(Mutex::new(vec![vec![Ok(StreamEvent::Text(text.into()))]])));
+    let first = ModelRecorder::new(says("one"), &file).unwrap();
+    let second = first.with_model(says("two"));
+    assert!(fs::read_to_string(&file).unwrap().contains("earlier"), "no model has answered yet");
+    heard(&first, prompt("a")).await;
+    heard(&second, prompt("b")).await;
+    drop((first, second));
+    let replay = ReplayProvider::new(&file).unwrap();
+    assert_eq!(heard(&replay, prompt("a")).await, [Ok(StreamEvent::Text("one".into()))]);
+    assert_eq!(heard(&replay, prompt("b")).await, [Ok(StreamEvent::Text("two".into()))]);
 }
 
 #[tokio::test]

@@ -6,9 +6,8 @@
 mod redact;
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +20,7 @@ use super::Environment;
 use super::connection::{CallError, ServiceConnection};
 use crate::ids::{ServiceName, ToolName};
 use crate::manifest::ServiceManifest;
+use crate::recording_file::RecordingFile;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
 use redact::Redaction;
 
@@ -113,26 +113,16 @@ pub struct Cassette(Arc<CassetteMode>);
 
 #[derive(Debug)]
 enum CassetteMode {
-    Recording(Mutex<File>),
+    Recording(RecordingFile),
     Playing(HashMap<ServiceName, Vec<Interaction>>),
 }
 
-/// Removes the access of other users to an existing file. A device or a pipe is left unchanged.
-fn restrict(file: &File) -> std::io::Result<()> {
-    if file.metadata()?.is_file() {
-        file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
-    }
-    Ok(())
-}
-
 impl Cassette {
+    /// Records to a file. Fails if it has content that is no recording. An earlier recording stays until the first line.
     pub fn to_file(path: &Path) -> Result<Self, RecordError> {
-        // Answers of services may be private even without secrets.
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(path).map_err(|error| unusable(path, &error))?;
-        restrict(&file).map_err(|error| unusable(path, &error))?;
-        Ok(Self(Arc::new(CassetteMode::Recording(Mutex::new(file)))))
+        let is_line = |line: &str| serde_json::from_str::<CassetteLine>(line).is_ok();
+        let file = RecordingFile::open(path, is_line).map_err(|error| unusable(path, &error))?;
+        Ok(Self(Arc::new(CassetteMode::Recording(file))))
     }
 
     pub fn from_file(path: &Path) -> Result<Self, RecordError> {
@@ -191,17 +181,14 @@ impl Cassette {
     fn write(&self, line: &CassetteLine, redaction: &Redaction) {
         let CassetteMode::Recording(file) = &*self.0 else { return };
         let text = serde_json::to_value(line).map(|value| redaction.apply(value).to_string());
-        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-        // Written in one call, so that a killed Skein leaves complete lines.
-        let written =
-            text.map_err(std::io::Error::from).and_then(|text| file.write_all(format!("{text}\n").as_bytes()));
+        let written = text.map_err(std::io::Error::from).and_then(|text| file.write_line(&text));
         if let Err(error) = written {
             tracing::error!(%error, "the recording has a gap");
         }
     }
 }
 
-fn unusable(path: &Path, error: &std::io::Error) -> RecordError {
+fn unusable(path: &Path, error: &dyn std::error::Error) -> RecordError {
     RecordError::File { file: path.display().to_string(), problem: error.to_string() }
 }
 

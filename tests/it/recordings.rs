@@ -160,6 +160,25 @@ fn a_broken_recording_is_named_with_its_line() {
 }
 
 #[test]
+fn a_failed_run_keeps_an_earlier_recording() {
+    let sandbox = Sandbox::new();
+    let services = read(fixture("memory"));
+    let model = "{\"answer\":[{\"text\":\"hello\"}]}\n";
+    sandbox.write("project/services.jsonl", &services);
+    sandbox.write("project/model.jsonl", model);
+    sandbox.write("project/keep.txt", "notes\n");
+    let run = sandbox.skein(&["--record", "services.jsonl", "run", "--resume", "nope", "x"]);
+    assert_eq!(run.code, 4, "{}", run.whole());
+    let run = sandbox.skein(&["run", "--record-model", "model.jsonl", "--resume", "nope", "x"]);
+    assert_eq!(run.code, 4, "{}", run.whole());
+    let run = sandbox.skein(&["--record", "keep.txt", "run", "x"]);
+    let refusal = "cannot use keep.txt: the file is not empty, and its first line is no line of a recording";
+    assert!(run.code == 2 && run.stderr.contains(refusal), "{}", run.whole());
+    let kept = ["services.jsonl", "model.jsonl", "keep.txt"].map(|file| read(sandbox.path("project").join(file)));
+    assert_eq!(kept, [services.as_str(), model, "notes\n"]);
+}
+
+#[test]
 fn recording_is_private_and_holds_no_variable_values() {
     if !full_tests() {
         return;
