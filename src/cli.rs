@@ -359,17 +359,15 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
             let error = without_internal_commands(error);
             // Clap prints help to stdout and errors to stderr, and has the exit code of each.
             let code = u8::try_from(error.exit_code()).unwrap_or(2);
-            let printed = error.print();
+            let mut output = CommandOutput::default();
+            output.note_write(error.print());
             // Clap names the flag in its error, but the value came from the environment variable.
             let is_flag = |arg: OsString| arg.to_string_lossy().starts_with("--approval");
             let value = error.get(ContextKind::InvalidValue).map(ToString::to_string);
             if value.is_some() && value == std::env::var("SKEIN_APPROVAL").ok() && !std::env::args_os().any(is_flag) {
-                CommandOutput::default().note("this value comes from the environment variable SKEIN_APPROVAL");
+                output.note("this value comes from the environment variable SKEIN_APPROVAL");
             }
-            return match printed {
-                Err(problem) if problem.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
-                _ => ExitCode::from(code),
-            };
+            return ExitCode::from(output.finish(code));
         }
     };
     if let Command::Reaper = cli.command {

@@ -11,10 +11,10 @@ use crate::diagnostic::{Diagnostic, Severity, printable};
 use crate::project::ModeError;
 use crate::text::{escape_json, is_invisible, shapes};
 
-/// The output of a command; remembers whether a write failed.
+/// The output of a command; remembers the first write that failed.
 #[derive(Debug, Default)]
 pub(super) struct CommandOutput {
-    failed: bool,
+    failure: Option<std::io::Error>,
     /// The reader has closed the pipe.
     closed: bool,
 }
@@ -22,12 +22,26 @@ pub(super) struct CommandOutput {
 impl CommandOutput {
     /// Prints a part of the answer. Strips styles if stdout is not a terminal.
     pub(super) fn text(&mut self, text: &str) {
-        let result = anstream::stdout().write_all(text.as_bytes());
-        self.note_write(result);
+        self.write(text);
     }
 
     pub(super) fn line(&mut self, line: &str) {
         self.text(&format!("{line}\n"));
+    }
+
+    /// Prints a line that cannot be printed again. Returns false if it was not written.
+    pub(super) fn unique_line(&mut self, line: &str) -> bool {
+        self.write(&format!("{line}\n"))
+    }
+
+    /// Writes to stdout. Returns false if that failed.
+    fn write(&mut self, text: &str) -> bool {
+        let mut stdout = anstream::stdout();
+        // A last line without an end would stay in the buffer, and its failure unnoticed.
+        let result = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+        let is_written = result.is_ok();
+        self.note_write(result);
+        is_written
     }
 
     /// Prints JSON. Escapes invisible characters, for a terminal and a pipe alike; the value stays the same.
@@ -54,23 +68,27 @@ impl CommandOutput {
         self.aside(&text);
     }
 
-    fn note_write(&mut self, result: std::io::Result<()>) {
+    /// Remembers the result of a write to stdout or stderr.
+    pub(super) fn note_write(&mut self, result: std::io::Result<()>) {
         // A reader may close the pipe early, as in `skein graph | head`.
         let Err(error) = result else { return };
         match error.kind() {
             std::io::ErrorKind::BrokenPipe => self.closed = true,
-            _ => self.failed = true,
+            _ => self.failure = self.failure.take().or(Some(error)),
         }
     }
 
     /// Returns true if no more output is wanted or possible, for commands that print until they are stopped.
     pub(super) fn has_ended(&self) -> bool {
-        self.closed || self.failed
+        self.closed || self.failure.is_some()
     }
 
-    /// Returns the exit code: 1 if a write failed, else `code`.
-    pub(super) fn finish(self, code: u8) -> u8 {
-        if self.failed { 1 } else { code }
+    /// Returns the exit code: 1 if a write failed, which is reported, else `code`.
+    pub(super) fn finish(mut self, code: u8) -> u8 {
+        let Some(error) = self.failure.take() else { return code };
+        let problem = format!("the output could not be written: {error}");
+        CommandError::work(problem, "check the file or device that the output goes to").print(&mut self);
+        1
     }
 }
 

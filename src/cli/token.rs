@@ -185,10 +185,16 @@ fn check_globs(flag: &str, kind: &str, globs: &[String], names: &[String], help:
 async fn create(new: NewToken, place: &StorePlace, output: &mut CommandOutput) -> Result<(), CommandError> {
     let until = lifetime_text(new.expires);
     let name = new.principal.name().to_owned();
-    let created = open(place)?.create(new).await.map_err(|error| store_failure(&error))?;
+    let tokens = open(place)?;
+    let created = tokens.create(new).await.map_err(|error| store_failure(&error))?;
     output.note("keep the token now: Skein stores only its hash and cannot show it again");
-    output.line(&format!("token {} of {name}, {until}: {}", created.id, created.token));
-    Ok(())
+    if output.unique_line(&format!("token {} of {name}, {until}: {}", created.id, created.token)) {
+        return Ok(());
+    }
+    // A token whose secret is lost must not stay active.
+    tokens.revoke(&created.id).await.map_err(|error| store_failure(&error))?;
+    let problem = format!("token {} could not be printed and is revoked", created.id);
+    Err(CommandError::work(problem, "create another one, with an output that can be written"))
 }
 
 async fn list(json: bool, place: &StorePlace, output: &mut CommandOutput) -> Result<(), CommandError> {

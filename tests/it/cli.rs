@@ -824,3 +824,22 @@ fn an_external_agent_is_labelled_unfenced_wherever_it_is_shown() {
     let graph = sandbox.skein(&["graph", "--format", "json"]).json();
     assert_eq!(graph["nodes"].as_array().unwrap().iter().filter(|node| unfenced(node)).count(), 1);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn output_that_cannot_be_written_is_reported() {
+    let sandbox = Sandbox::new();
+    for args in [&["agents"][..], &["agents", "--json"], &["--help"], &["--version"]] {
+        let full = fs::File::options().write(true).open("/dev/full").expect("a full device");
+        let output = sandbox.command(args).stdout(full).output().expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        let error = "error: the output could not be written: No space left on device";
+        assert_eq!(said.matches(error).count(), 1, "{args:?}: {said}");
+    }
+    // A reader that ends early is no error.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = sandbox.command(&["agents"]).stdout(writer).output().expect("the program starts");
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+}

@@ -41,6 +41,19 @@ fn a_token_is_printed_once_as_the_last_word() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_token_that_cannot_be_printed_is_revoked() {
+    let sandbox = Sandbox::new();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = sandbox.command(&["token", "create", "--name", "ann"]).stdout(full).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("could not be printed and is revoked"), "{said}");
+    let tokens = list(&sandbox);
+    assert!(tokens.len() == 1 && tokens[0]["state"] == "revoked", "{tokens:?}");
+}
+
 #[test]
 fn every_limit_is_stored_and_listed() {
     let sandbox = Sandbox::new();
