@@ -11,7 +11,7 @@ use crate::ids::NamePattern;
 use crate::manifest::{AllowedNames, ApprovalLevel, Assertion, AssertionFile, DocumentPath, SourceFile};
 
 use super::plan::Plan;
-use reach::ReachTarget;
+use reach::{ReachTarget, TargetKind};
 use selection::Selection;
 
 /// The result of one assertion.
@@ -105,10 +105,14 @@ impl AssertionCheck<'_> {
 
     /// Compares the groups, tools or delegates of the selected modes with a list.
     fn check_names(&mut self, selection: &Selection, field: &'static str, names: &AllowedNames) {
-        let (written, is_allowed_list) = match names {
-            AllowedNames::Only(names) => (names, true),
-            AllowedNames::Not(excluded) => (&excluded.not, false),
+        let path = self.path.key(field);
+        let (written, path, is_allowed_list) = match names {
+            AllowedNames::Only(names) => (names, path, true),
+            AllowedNames::Not(excluded) => (&excluded.not, path.key("not"), false),
         };
+        if self.has_unknown_names(field, written, &path) {
+            return;
+        }
         let patterns: Vec<_> = written.iter().map(|name| NamePattern::new(name)).collect();
         for mode in &selection.modes {
             for name in self.names_of(mode, field) {
@@ -123,6 +127,25 @@ impl AssertionCheck<'_> {
                 }
             }
         }
+    }
+
+    /// Reports each name that matches nothing. Returns true if there is one.
+    fn has_unknown_names(&mut self, field: &str, written: &[String], path: &DocumentPath) -> bool {
+        let (noun, known) = match field {
+            "delegates" => ("mode", reach::all_modes(self.plan).iter().map(ToString::to_string).collect()),
+            "tools" => ("tool", reach::names_in_plan(self.plan, TargetKind::Tool)),
+            _ => ("group", reach::group_names(self.plan)),
+        };
+        let is_unknown = |name: &str| {
+            let pattern = NamePattern::new(name);
+            let may_exist = field == "tools" && reach::may_be_undeclared(self.plan, name);
+            !may_exist && !known.iter().any(|known| pattern.matches(known))
+        };
+        let unknown: Vec<_> = written.iter().enumerate().filter(|(_, name)| is_unknown(name)).collect();
+        for (index, name) in &unknown {
+            self.report_unknown_at(self.source.place(&path.index(*index)), noun, name, &known);
+        }
+        !unknown.is_empty()
     }
 
     fn names_of(&self, mode: &crate::ids::ModeId, field: &str) -> Vec<String> {

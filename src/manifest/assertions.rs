@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 use super::approval::ApprovalLevel;
@@ -149,7 +149,16 @@ pub enum SandboxAssertion {
     Presence(SandboxPresence),
     /// A sandbox limits the processes, and each field has one of these values. At the approval level `auto`,
     /// `network: ask` counts as `on`.
+    #[schemars(schema_with = "sandbox_fields_schema")]
     Fields(BTreeMap<SandboxField, Vec<SandboxValue>>),
+}
+
+/// Lists the fields in the schema, so that an unknown one is reported with its line. A map would allow any key.
+fn sandbox_fields_schema(generator: &mut SchemaGenerator) -> Schema {
+    let values = generator.subschema_for::<Vec<SandboxValue>>();
+    let fields = SandboxField::ALL.iter().map(|field| (field.as_str().to_owned(), values.clone().to_value()));
+    let fields: serde_json::Map<_, _> = fields.collect();
+    json_schema!({"type": "object", "properties": fields, "additionalProperties": false})
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -172,6 +181,8 @@ pub enum SandboxField {
 }
 
 impl SandboxField {
+    const ALL: [Self; 6] = [Self::Files, Self::Network, Self::Hosts, Self::Caches, Self::Git, Self::Enforce];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Files => "files",

@@ -193,3 +193,31 @@ fn mistakes_are_errors_with_a_place() {
         ["rules.yaml:4:5 E140 `only` needs `reach` and no other statement"]
     );
 }
+
+#[test]
+fn a_listed_name_that_matches_nothing_is_a_mistake() {
+    let plan = plan("dependencies: [developer], tool_groups: [read]");
+    let of_mode = |fields: &str| check(&plan, &format!("assert:\n  - {{mode: ops/run, {fields}}}\n"));
+    assert_eq!(of_mode("groups: {not: [edit, comand]}"), ["rules.yaml:4:42 E141 no group matches `comand`"]);
+    assert_eq!(of_mode("groups: [read, wriet]"), ["rules.yaml:4:36 E141 no group matches `wriet`"]);
+    assert_eq!(
+        of_mode("tools: {not: [developer__shel, shell]}"),
+        ["rules.yaml:4:35 E141 no tool matches `developer__shel`", "rules.yaml:4:52 E141 no tool matches `shell`"]
+    );
+    // A mode can list a service as a group.
+    assert_eq!(of_mode("groups: {not: [none, mcp, deploy]}"), [""; 0]);
+    // Only the running service knows all its tools.
+    assert_eq!(of_mode("tools: {not: [terraform__destroy, \"*__destroy\", \"*stroy\"]}"), [""; 0]);
+    assert_eq!(of_mode("delegates: {not: [ops/rum]}"), ["rules.yaml:4:39 E141 no mode matches `ops/rum`"]);
+}
+
+#[test]
+fn an_unknown_field_of_a_sandbox_has_a_line() {
+    let text = "version: 1\nkind: assertions\nassert:\n  - {mode: ops/run, sandbox: {netwrk: [off]}}\n";
+    let source = SourceFile::new("rules.yaml", text);
+    let mut found = Vec::new();
+    let file: Option<AssertionFile> = read_as(DocumentKind::Assertions, parse(&source).unwrap(), &source, &mut found);
+    assert!(file.is_none());
+    let shown: Vec<_> = found.iter().map(|found| format!("{} {} {}", found.at, found.problem, found.help)).collect();
+    assert_eq!(shown, ["rules.yaml:4:31 unknown field `netwrk` did you mean `network`?"]);
+}

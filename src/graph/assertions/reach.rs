@@ -6,7 +6,7 @@ use std::fmt;
 use crate::graph::plan::Plan;
 use crate::graph::scope::ToolScope;
 use crate::ids::{ModeId, NamePattern, ServiceName, nearest};
-use crate::manifest::ReachAssertion;
+use crate::manifest::{ReachAssertion, Transport};
 
 /// What an assertion says about reaching.
 pub(super) struct ReachTarget {
@@ -17,7 +17,7 @@ pub(super) struct ReachTarget {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum TargetKind {
+pub(super) enum TargetKind {
     Service,
     Tool,
     Group,
@@ -136,7 +136,29 @@ pub(super) fn tools_of(plan: &Plan, scope: &ToolScope) -> Vec<String> {
     tools
 }
 
-fn names_in_plan(plan: &Plan, kind: TargetKind) -> Vec<String> {
+/// Returns true if a third-party service may have a tool of this name. Such a service can have tools that its manifest
+/// does not list, and it must run to list them.
+pub(super) fn may_be_undeclared(plan: &Plan, name: &str) -> bool {
+    let pattern = match name.split_once("__") {
+        Some((service, _)) => NamePattern::new(service),
+        // A glob may cover the name of the service.
+        None if name.contains(['*', '?', '[', '{']) => NamePattern::new("*"),
+        None => return false,
+    };
+    let mut others = plan.services().filter(|service| !matches!(service.manifest.transport, Transport::Builtin(_)));
+    others.any(|service| pattern.matches(service.manifest.name.as_str()))
+}
+
+/// Returns every name that a mode can list as a group. The name of a service stands for all its tools.
+pub(super) fn group_names(plan: &Plan) -> Vec<String> {
+    let mut names = names_in_plan(plan, TargetKind::Group);
+    names.extend(names_in_plan(plan, TargetKind::Service));
+    names.extend(["none", "mcp"].map(str::to_owned));
+    names
+}
+
+/// Returns the services, the declared tools or the groups of the plan.
+pub(super) fn names_in_plan(plan: &Plan, kind: TargetKind) -> Vec<String> {
     match kind {
         TargetKind::Service => plan.services().map(|service| service.manifest.name.to_string()).collect(),
         TargetKind::Tool => {

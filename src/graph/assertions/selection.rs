@@ -2,7 +2,7 @@
 
 use super::AssertionCheck;
 use super::reach::all_modes;
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, SourceLocation};
 use crate::graph::plan::Plan;
 use crate::ids::{AgentName, ModeId, NamePattern, ServiceName, nearest};
 use crate::manifest::{AgentSelector, ModeSelector, ServiceSelector, Transport, TransportName};
@@ -134,7 +134,7 @@ impl AssertionCheck<'_> {
         self.report_unknown_at(self.source.place(&path), noun, name, known);
     }
 
-    fn report_unknown_at(&mut self, at: crate::diagnostic::SourceLocation, noun: &str, name: &str, known: &[String]) {
+    pub(super) fn report_unknown_at(&mut self, at: SourceLocation, noun: &str, name: &str, known: &[String]) {
         let help = match nearest(name, known.iter().map(String::as_str)) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("`skein agents` and `skein services` list every {noun}"),
