@@ -124,6 +124,32 @@ pub(super) fn manifests_quietly(global: &Global, folders: &Folders) -> Result<Ma
     Ok(load(global, &roots, folders)?.0)
 }
 
+/// Like [`manifests_quietly`], for a command that changes the user's config. Fails if that file has an error, which is
+/// printed: the change may have no effect, or another form of the file may need another change.
+pub(super) fn manifests_for_change(
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<Manifests, CommandError> {
+    let Layers { roots, .. } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
+    let (manifests, mut found) = load(global, &roots, folders)?;
+    let folder = PathBuf::from(folders.display_path(&folders.config));
+    found.retain(|found| {
+        let file = Path::new(&found.at.file);
+        let is_config = file.parent() == Some(&folder) && file.file_stem().is_some_and(|stem| stem == "config");
+        found.severity == Severity::Error && (is_config || file == folder)
+    });
+    if found.is_empty() {
+        return Ok(manifests);
+    }
+    output.diagnostics(&found);
+    Err(wrong_config())
+}
+
+fn wrong_config() -> CommandError {
+    CommandError::usage("the config file is wrong", "correct it as said above")
+}
+
 /// The layers that apply here, in order, and notes about them for the user.
 struct Layers {
     roots: Vec<(Layer, Root)>,
@@ -230,7 +256,7 @@ fn sound(Resolution { plan, diagnostics }: Resolution, output: &mut CommandOutpu
             let in_config =
                 |found: &Diagnostic| Path::new(&found.at.file).file_stem().is_some_and(|stem| stem == "config");
             if errors.all(in_config) {
-                return Err(CommandError::usage("the config file is wrong", "correct it as said above"));
+                return Err(wrong_config());
             }
             Err(CommandError::manifests(&told))
         }

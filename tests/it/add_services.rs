@@ -201,6 +201,24 @@ fn disabled_service_is_off_everywhere_and_says_why() {
 }
 
 #[test]
+fn a_config_with_an_error_is_not_switched() {
+    let sandbox = Sandbox::new();
+    for (config, error) in [("version: 1\nrecall: [\n", "error[E003]"), ("version: 2\n", "error[E0")] {
+        sandbox.write("config/config.yaml", config);
+        for change in ["enable", "disable"] {
+            let run = sandbox.skein(&["services", change, "memory"]);
+            assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.whole());
+            assert!(run.stderr.contains(error) && run.stderr.contains("the config file is wrong"), "{}", run.stderr);
+            assert_eq!(read(sandbox.path("config/config.yaml")), config);
+        }
+    }
+    // An error elsewhere is no reason: the broken service itself may have to be off.
+    sandbox.write("config/config.yaml", "version: 1\n");
+    sandbox.write("config/services/broken.yaml", "version: 1\nkind: service\n");
+    assert_eq!(sandbox.skein(&["services", "disable", "memory"]).code, 0);
+}
+
+#[test]
 fn tools_of_a_disabled_service_are_refused_with_the_reason() {
     let sandbox = Sandbox::new();
     assert_eq!(sandbox.skein(&["services", "disable", "memory"]).code, 0);

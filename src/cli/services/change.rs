@@ -131,7 +131,8 @@ pub(super) enum ServiceSwitch {
     Disable,
 }
 
-/// Turns a service on or off in the user's config. Fails if something else still turns it off.
+/// Turns a service on or off in the user's config. Fails if that file has an error, or if something else still turns the
+/// service off.
 pub(super) fn switch(
     args: &ChangeArgs,
     change: ServiceSwitch,
@@ -140,7 +141,7 @@ pub(super) fn switch(
     folders: &Folders,
     output: &mut CommandOutput,
 ) -> Result<(), CommandError> {
-    let manifests = workspace::manifests_quietly(global, folders)?;
+    let manifests = workspace::manifests_for_change(global, folders, output)?;
     let entry = changeable(&args.name, &manifests)?;
     let settings = SettingsFile::of(&folders.config)?;
     let file = folders.display_path(settings.file());
