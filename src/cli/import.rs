@@ -134,8 +134,14 @@ impl Import {
         if known == Some(Layer::Builtin) {
             return self.skip(&name, "Skein has a built-in service of that name; rename it to use both");
         }
-        if known.is_some() || file.exists() || self.services.iter().any(|(_, _, other)| other.name == service.name) {
+        if known.is_some() || file.exists() {
             return self.there.push(name);
+        }
+        if let Some((_, _, other)) = self.services.iter().find(|(_, _, other)| other.name == service.name) {
+            // The title is the name in the file of the other tool.
+            let title = service.title.as_deref().unwrap_or(&name);
+            let other = other.title.as_deref().unwrap_or(&name);
+            return self.skip(title, &format!("`{title}` becomes the same name as `{other}`; rename one"));
         }
         let text = service_text(&service, &format!("Taken over from {} by `skein import`.", self.moved.from));
         match problem(Path::new("services"), &file, &text) {

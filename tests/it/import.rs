@@ -20,6 +20,20 @@ fn config(sandbox: &Sandbox) -> Vec<(String, String)> {
 }
 
 #[test]
+fn servers_that_get_the_same_name_are_named() {
+    let sandbox = Sandbox::new();
+    let servers = r#"{"mcpServers": {"My Tool": {"command": "first"}, "my-tool": {"command": "second"}}}"#;
+    sandbox.write("project/servers.json", servers);
+    let told = sandbox.skein(&["import", "servers.json", "--json"]).json();
+    assert_eq!(told["there"], serde_json::json!([]));
+    let left = serde_json::json!([
+        {"what": "my-tool", "reason": "`my-tool` becomes the same name as `My Tool`; rename one"}
+    ]);
+    assert_eq!(told["left_out"], left);
+    assert!(read(sandbox.path("config/services/my-tool.yaml")).contains("first"));
+}
+
+#[test]
 fn what_is_taken_over_passes_the_check_and_holds_no_secret() {
     let sandbox = Sandbox::new();
     for file in FILES {
