@@ -3,7 +3,7 @@
 use expect_test::expect_file;
 use skein::manifest::{DocumentKind, generate_schema};
 
-use crate::support::{files_below, read, repository};
+use crate::support::{files_below, read, repository, table};
 
 /// `UPDATE_EXPECT=1 cargo test schemas` writes them anew.
 #[test]
@@ -24,5 +24,24 @@ fn what_is_compiled_in_fits_the_schemas() {
         let validator = jsonschema::validator_for(&serde_json::to_value(generate_schema(kind)).unwrap()).unwrap();
         let wrong: Vec<_> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
         assert!(wrong.is_empty(), "{}: {wrong:?}", file.display());
+    }
+}
+
+/// A row in the wrong table of docs/manifests.md names a field that its document does not have.
+#[test]
+fn tables_of_fields_name_fields_of_the_schema() {
+    let page = read(repository("docs/manifests.md"));
+    for (heading, kind, fields) in [
+        ("## Agents\n", DocumentKind::Agent, "/properties"),
+        ("A mode:\n", DocumentKind::Agent, "/definitions/Mode/properties"),
+        ("## Config\n", DocumentKind::Config, "/properties"),
+    ] {
+        let schema = generate_schema(kind);
+        let known = schema.pointer(fields).unwrap_or_else(|| panic!("{heading}: no {fields}"));
+        let (_, section) = page.split_once(heading).unwrap_or_else(|| panic!("no {heading}"));
+        for row in table(section, &["field", "meaning"]) {
+            let field = row[0].trim_matches('`').split('.').next().unwrap_or_default();
+            assert!(known.get(field).is_some(), "{heading} `{field}` is no field of it");
+        }
     }
 }
