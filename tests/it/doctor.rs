@@ -34,6 +34,18 @@ fn an_empty_set_up_has_no_error_and_says_what_to_do() {
 }
 
 #[test]
+fn a_data_folder_that_cannot_be_created_is_an_error() {
+    let sandbox = Sandbox::new();
+    sandbox.write("file", "");
+    let data = sandbox.path("file/data");
+    let output = sandbox.command(&["doctor", "--json"]).env("SKEIN_DATA_DIR", &data).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let problem = format!("the data folder cannot be created below {}", sandbox.path("file").display());
+    assert!(found.to_string().contains(&problem), "{found:#}");
+}
+
+#[test]
 fn a_program_that_is_not_there_or_cannot_be_run_is_named() {
     let sandbox = Sandbox::new();
     sandbox.write("config/services/mine.yaml", &service("{stdio: {command: no-such-program-anywhere}}"));

@@ -5,6 +5,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use rustix::fs::{Access, access};
+
 use super::super::folders::Folders;
 use super::super::keys::Keys;
 use super::Findings;
@@ -17,6 +19,8 @@ pub(super) fn check(folders: &Folders, found: &mut Findings) {
     folder("configuration", &folders.config, found);
     if folder("data", &folders.data, found) {
         room(&folders.data, found);
+    } else if !folders.data.exists() {
+        check_creatable(&folders.data, found);
     }
     for file in ["config.yaml", "agents", "services"].map(|name| folders.config.join(name)) {
         others_may_not_write(&file, 0, found);
@@ -63,6 +67,18 @@ fn folder(which: &str, path: &Path, found: &mut Findings) -> bool {
     };
     found.error(format!("nothing can be written to the {which} folder: {error}"), place, fix);
     false
+}
+
+/// Reports a data folder that is missing and cannot be created, because of its nearest parent that exists.
+fn check_creatable(data: &Path, found: &mut Findings) {
+    // A link that leads to nothing exists, too.
+    let Some(parent) = data.ancestors().find(|path| path.symlink_metadata().is_ok()) else { return };
+    if parent.is_dir() && access(parent, Access::WRITE_OK | Access::EXEC_OK).is_ok() {
+        return;
+    }
+    let what = format!("the data folder cannot be created below {}", parent.display());
+    let fix = "make that a folder that you can write, or name another with SKEIN_DATA_DIR";
+    found.error(what, data.display().to_string(), fix);
 }
 
 fn room(path: &Path, found: &mut Findings) {
