@@ -53,10 +53,13 @@ pub(super) fn make_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file that only the user can read. An existing file keeps its mode.
+/// Writes a file that only the user can read, also if it exists with a wider mode. A device or a pipe keeps its mode.
 pub(super) fn write_private(file: &Path, text: &str) -> io::Result<()> {
-    let mut options = fs::OpenOptions::new();
-    options.create(true).write(true).truncate(true).mode(0o600).open(file)?.write_all(text.as_bytes())
+    let mut file = fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(file)?;
+    if file.metadata()?.is_file() {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    file.write_all(text.as_bytes())
 }
 
 fn restrict_kept_files(folder: &Path) -> io::Result<()> {
@@ -138,6 +141,16 @@ mod tests {
         assert_eq!(kept.map(|file| mode(&file)), [0o600; 3]);
         assert_eq!(["", "apps/a", "state", "state/log"].map(|name| mode(&data.join(name))), [0o700; 4]);
         assert_eq!(mode(&other), 0o644);
+    }
+
+    #[test]
+    fn a_private_file_loses_its_wider_mode() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("report.html");
+        put(&file, 0o644);
+        write_private(&file, "text").unwrap();
+        assert_eq!((mode(&file), fs::read_to_string(&file).unwrap().as_str()), (0o600, "text"));
+        write_private(Path::new("/dev/null"), "text").unwrap();
     }
 
     #[test]
