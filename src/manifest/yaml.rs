@@ -6,6 +6,7 @@
 //! Invariant: the only user of `serde_yaml`. No file is read here.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -150,11 +151,15 @@ pub fn parse(source: &SourceFile) -> Result<Value, Box<Diagnostic>> {
 
 fn empty(source: &SourceFile) -> Box<Diagnostic> {
     let blank = source.text.trim_start_matches('\u{feff}').trim().is_empty();
+    let is_config = Path::new(&source.file).file_stem().is_some_and(|stem| stem == "config");
     Box::new(Diagnostic::error(
         "E004",
         SourceLocation::file(&source.file),
         if blank { "the file is empty" } else { "the file holds nothing but comments" },
-        "write a manifest (`skein new agent NAME` shows one) or remove the file",
+        match is_config {
+            true => "write `version: 1` and your settings, or remove the file",
+            false => "write a manifest (`skein new agent NAME` shows one) or remove the file",
+        },
     ))
 }
 
@@ -382,6 +387,13 @@ mod tests {
         let second = DocumentPath::root().key("modes").index(0).key("deps").index(1).key("name");
         assert_eq!(at(text, &second), (4, 22, 1));
         assert_eq!(second.to_string(), "modes[0].deps[1].name");
+    }
+
+    #[test]
+    fn an_empty_config_needs_a_version_not_a_manifest() {
+        let help = |file: &str| parse(&SourceFile::new(file, "# nothing yet\n")).expect_err("it is empty").help;
+        assert_eq!(help("~/.config/skein/config.yaml"), "write `version: 1` and your settings, or remove the file");
+        assert!(help("agents/mine.yaml").contains("`skein new agent NAME`"));
     }
 
     #[test]
