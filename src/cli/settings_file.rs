@@ -111,9 +111,27 @@ impl SettingsFile {
 
 /// Returns `None` if the file does not exist.
 fn read(file: &Path) -> std::io::Result<Option<String>> {
+    // Reading a pipe or a device could block forever.
+    if fs::metadata(file).is_ok_and(|metadata| !metadata.is_file()) {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_config_that_is_a_pipe_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("config.yaml");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let Err(error) = SettingsFile::of(folder.path()) else { panic!("it is read") };
+        assert!(error.problem().contains("it is no regular file"), "{}", error.problem());
     }
 }

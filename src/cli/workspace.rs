@@ -81,11 +81,12 @@ pub(super) fn principal_rules(folders: &Folders) -> Result<Vec<SourcedRule>, Com
 fn profile_selection(global: &Global, folders: &Folders) -> Result<Option<ProfileSelection>, CommandError> {
     let Some(value) = global.profile.as_deref().filter(|value| !value.is_empty()) else { return Ok(None) };
     let Some(path) = global.profile_file() else { return Ok(Some(ProfileSelection::Named(value.to_owned()))) };
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        let problem = format!("the profile {} cannot be read: {error}", display_line(value));
+    let file = folders.display_path(path);
+    let text = manifest::read_named(path, &file).map_err(|error| {
+        let problem = format!("the profile {} cannot be used: {}", display_line(value), error.problem);
         CommandError::usage(problem, "name a file with a profile, or a profile of your config")
     })?;
-    Ok(Some(ProfileSelection::File { file: folders.display_path(path), text }))
+    Ok(Some(ProfileSelection::File { file, text }))
 }
 
 /// Like [`resolve`], but returns what there is to tell the user instead of printing it. Leaves out an untrusted
@@ -383,6 +384,16 @@ mod tests {
         std::fs::remove_file(config).unwrap();
         std::fs::create_dir_all(config.join("config.yaml")).unwrap();
         assert_eq!(errors(), ["E001 is a folder, not a file with settings"]);
+    }
+
+    #[test]
+    fn a_profile_that_is_a_pipe_is_refused() {
+        let machine = machine();
+        let pipe = machine.folders.cwd.join("profile.yaml");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let global = Global { profile: Some(pipe.to_string_lossy().into_owned()), ..global() };
+        let Err(error) = resolve_quietly(&global, &machine.folders) else { panic!("it is used") };
+        assert!(error.problem().contains("cannot be used: it is no regular file"), "{}", error.problem());
     }
 
     #[test]

@@ -103,5 +103,5 @@ fn a_file_is_a_profile_with_models_and_extensions() {
     let wrong = sandbox.skein(&["check", "--profile", "wrong.yaml"]).stderr;
     assert!(wrong.contains("wrong.yaml:1:14: error[E103]") && wrong.contains("has no role `calendar`"), "{wrong}");
     let gone = sandbox.skein(&["check", "--profile", "./gone.yaml"]);
-    assert!(gone.code == 2 && gone.stderr.contains("./gone.yaml cannot be read"), "{}", gone.whole());
+    assert!(gone.code == 2 && gone.stderr.contains("./gone.yaml cannot be used: cannot be read"), "{}", gone.whole());
 }
