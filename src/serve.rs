@@ -294,6 +294,7 @@ impl HttpFrontEnd {
                 watched.authenticator.watch(&cancelled),
                 watched.acp.sweep(watched.idle, &cancelled),
                 console::sweep(&watched, &cancelled),
+                console::watch_logins(&watched, &cancelled),
                 console::sample(&watched, &cancelled),
                 watch_tls
             );

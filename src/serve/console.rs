@@ -65,7 +65,7 @@ use super::{ServerState, peers};
 use crate::store::StoreError;
 use form::FormFields;
 use layout::ConsoleProblem;
-use logins::{IDLE_TIME, Login, LoginUse};
+use logins::{CHECK_INTERVAL, IDLE_TIME, Login, LoginUse};
 
 /// The name of the cookie.
 const COOKIE: &str = "skein_console";
@@ -167,6 +167,22 @@ pub(super) async fn sweep(state: &ServerState, stop: &CancellationToken) {
     }
 }
 
+/// Ends the event streams of logins that ended on another replica, until `stop` is cancelled.
+pub(super) async fn watch_logins(state: &ServerState, stop: &CancellationToken) {
+    if state.parts.replica.is_none() {
+        return;
+    }
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(CHECK_INTERVAL) => {}
+        }
+        for cookie in state.logins.cookies_in_use() {
+            check_stored(state, &cookie, Instant::now()).await;
+        }
+    }
+}
+
 /// The middleware around all pages but the login: checks cookie, limits, origin and CSRF token, and shows problems.
 async fn guard(State(state): State<Arc<ServerState>>, request: Request, next: Next) -> Response {
     let is_script = request.headers().contains_key(SCRIPT);
@@ -212,16 +228,41 @@ async fn admit(state: &ServerState, mut request: Request) -> Result<Request, Res
 async fn find_login(state: &ServerState, cookie: &str, login_use: LoginUse) -> Option<Arc<Login>> {
     let now = Instant::now();
     let tokens = &state.parts.tokens;
-    let log = |error: &StoreError| tracing::warn!(%error, "logins of the console cannot be stored or read");
-    if let Some(login) = state.logins.find(cookie, login_use, now) {
-        if !login.token.grant.principal().is_local() && state.logins.take_unstored_use(cookie, now) {
-            drop(tokens.touch_login(cookie).await.inspect_err(log));
+    let login = match state.logins.find(cookie, login_use, now) {
+        Some(login) => login,
+        None => {
+            let stored = tokens.find_login(cookie, oldest_use()).await.inspect_err(log_problem).ok().flatten()?;
+            let token = state.authenticator.activate_stored(&stored.grant);
+            // The clock of the replica that stored the use may be ahead.
+            let age = Duration::try_from(Timestamp::now().duration_since(stored.used)).unwrap_or_default();
+            state.logins.restore(cookie, token, stored.csrf, now.checked_sub(age).unwrap_or(now), now);
+            state.logins.find(cookie, login_use, now)?
         }
+    };
+    if login.token.grant.principal().is_local() {
         return Some(login);
     }
-    let stored = tokens.find_login(cookie, oldest_use()).await.inspect_err(log).ok().flatten()?;
-    let token = state.authenticator.activate_stored(&stored.grant);
-    Some(state.logins.restore(cookie, token, stored.csrf, now))
+    if state.logins.take_unstored_use(cookie, now) {
+        drop(tokens.touch_login(cookie).await.inspect_err(log_problem));
+    }
+    check_stored(state, cookie, now).await.then_some(login)
+}
+
+/// Returns whether a stored login is still valid, and ends it here if another replica has removed it. It stays valid
+/// while the store cannot be read.
+async fn check_stored(state: &ServerState, cookie: &str, now: Instant) -> bool {
+    if state.parts.replica.is_none() || !state.logins.take_check(cookie, now) {
+        return true;
+    }
+    let is_stored = state.parts.tokens.has_login(cookie).await.inspect_err(log_problem).unwrap_or(true);
+    if !is_stored {
+        state.logins.remove(cookie);
+    }
+    is_stored
+}
+
+fn log_problem(error: &StoreError) {
+    tracing::warn!(%error, "logins of the console cannot be stored or read");
 }
 
 /// Returns the time before which a login that was not used has ended.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::console::Browser;
+use crate::console::{Browser, echo};
 use crate::reattach::shown;
 use crate::serve_acp::{Socket, initialize};
 use crate::support::forwarder::Forwarder;
@@ -204,6 +204,34 @@ async fn the_console_of_another_replica_answers_a_request() {
     go.send(()).unwrap();
     go.send(()).unwrap();
     assert_eq!(client.answer(9).await["result"]["stopReason"], "end_turn");
+}
+
+/// A browser that logs out on one replica is logged out on all, and its open streams end.
+#[test]
+fn a_log_out_ends_the_login_on_all_replicas() {
+    use std::io::{Read as _, Write as _};
+    if !full_tests() {
+        return;
+    }
+    let replicas = Replicas::start(2, &echo());
+    let [quiet, streaming] = [0, 1].map(|_| Browser::log_in(&replicas.servers[0], &replicas.token));
+    let other = &replicas.servers[1];
+    let status =
+        |browser: &Browser<'_>| other.request("GET", "/console/sessions", &[("cookie", &browser.cookie)], "").status;
+    assert_eq!((status(&quiet), status(&streaming)), (200, 200));
+    let mut stream = other.connect();
+    let head = format!("GET /console/events HTTP/1.1\r\nhost: {}\r\n", other.address);
+    write!(stream, "{head}cookie: {}\r\nconnection: close\r\n\r\n", streaming.cookie).unwrap();
+    let mut beginning = [0; 12];
+    stream.read_exact(&mut beginning).unwrap();
+    assert_eq!(&beginning, b"HTTP/1.1 200");
+    for browser in [&quiet, &streaming] {
+        assert_eq!(browser.post("/console/logout", &[]).status, 303);
+    }
+    eventually("the other replica notices the log-out", || status(&quiet) == 303);
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("the stream ends");
+    assert_eq!(status(&streaming), 303);
 }
 
 /// A session whose last connection is gone moves to the replica that loads it.

@@ -19,6 +19,8 @@ const CODE_TIME: Duration = Duration::from_secs(60);
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(60 * 60);
 /// How often the use of a cookie is stored.
 const STORE_INTERVAL: Duration = Duration::from_secs(60);
+/// How often the store of several replicas is asked whether another one has ended a login.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// The time over which failed attempts are counted.
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(60);
 /// Failed attempts of one address in that time. Further ones are refused unread.
@@ -87,6 +89,8 @@ struct KnownLogin {
     used: Instant,
     /// When the store last learned of its use.
     stored: Instant,
+    /// When the store was last known to have it.
+    checked: Instant,
 }
 
 impl KnownLogin {
@@ -113,12 +117,19 @@ impl LoginTable {
     /// Adds a login with a new cookie and returns both. Fails if the system gives no random numbers.
     pub(super) fn add(&self, token: Arc<ActiveToken>, now: Instant) -> Result<(String, Arc<Login>), getrandom::Error> {
         let (cookie, csrf) = (random_secret()?, random_secret()?);
-        let login = self.restore(&cookie, token, csrf, now);
+        let login = self.restore(&cookie, token, csrf, now, now);
         Ok((cookie, login))
     }
 
-    /// Adds the login of a cookie that is known already.
-    pub(super) fn restore(&self, cookie: &str, token: Arc<ActiveToken>, csrf: String, now: Instant) -> Arc<Login> {
+    /// Adds the login of a cookie that the store has. `used` is the last use that it knows of.
+    pub(super) fn restore(
+        &self,
+        cookie: &str,
+        token: Arc<ActiveToken>,
+        csrf: String,
+        used: Instant,
+        now: Instant,
+    ) -> Arc<Login> {
         let login = Arc::new(Login::new(token, csrf));
         let mut state = self.state();
         state.remove_ended(now);
@@ -127,7 +138,7 @@ impl LoginTable {
             oldest.iter().for_each(|cookie| state.remove(cookie));
         }
         // Two requests may restore one login at once: the first one stays.
-        let new = KnownLogin { login, used: now, stored: now };
+        let new = KnownLogin { login, used, stored: used, checked: now };
         Arc::clone(&state.logins.entry(cookie.to_owned()).or_insert(new).login)
     }
 
@@ -137,6 +148,22 @@ impl LoginTable {
         let known =
             state.logins.get_mut(cookie).filter(|known| known.used.duration_since(known.stored) >= STORE_INTERVAL);
         known.map(|known| known.stored = now).is_some()
+    }
+
+    /// Returns true if the store should be asked now whether it still has the login of a cookie.
+    pub(super) fn take_check(&self, cookie: &str, now: Instant) -> bool {
+        let mut state = self.state();
+        let is_old = |known: &&mut KnownLogin| now.duration_since(known.checked) >= CHECK_INTERVAL;
+        let known = state.logins.get_mut(cookie).filter(is_old);
+        known.map(|known| known.checked = now).is_some()
+    }
+
+    /// Returns the cookies of the stored logins that a request or an event stream uses at the moment.
+    pub(super) fn cookies_in_use(&self) -> Vec<String> {
+        let is_used =
+            |known: &KnownLogin| Arc::strong_count(&known.login) > 1 && !known.login.token.grant.principal().is_local();
+        let state = self.state();
+        state.logins.iter().filter(|(_, known)| is_used(known)).map(|(cookie, _)| cookie.clone()).collect()
     }
 
     /// Returns the login of a cookie. `None` if there is none, or it has ended.
@@ -251,6 +278,32 @@ mod tests {
         assert!(!login.ended.is_cancelled());
         assert!(table.find(&cookie, LoginUse::Active, now + half * 3).is_none(), "a passive request does not count");
         assert!(login.ended.is_cancelled());
+    }
+
+    #[test]
+    fn passive_requests_do_not_prolong_a_restored_login() {
+        let (table, used) = (LoginTable::default(), Instant::now());
+        let restore = |cookie: &str| {
+            table.restore(cookie, Arc::new(ActiveToken::local()), "csrf".to_owned(), used, used + IDLE_TIME / 2)
+        };
+        let login = restore("passive");
+        assert!(table.find("passive", LoginUse::Passive, used + IDLE_TIME / 2).is_some());
+        assert!(table.find("passive", LoginUse::Passive, used + IDLE_TIME).is_none());
+        assert!(login.ended.is_cancelled());
+        restore("active");
+        assert!(table.find("active", LoginUse::Active, used + IDLE_TIME / 2).is_some());
+        assert!(table.take_unstored_use("active", used + IDLE_TIME / 2), "the store learns of the use");
+        assert!(table.find("active", LoginUse::Passive, used + IDLE_TIME).is_some());
+    }
+
+    #[test]
+    fn the_store_is_asked_again_about_a_login_every_two_seconds() {
+        let (table, now) = (LoginTable::default(), Instant::now());
+        let cookie = table.add(Arc::new(ActiveToken::local()), now).unwrap().0;
+        assert!(!table.take_check(&cookie, now + CHECK_INTERVAL / 2));
+        assert!(table.take_check(&cookie, now + CHECK_INTERVAL));
+        assert!(!table.take_check(&cookie, now + CHECK_INTERVAL), "once is enough");
+        assert!(table.take_check(&cookie, now + CHECK_INTERVAL * 2));
     }
 
     #[test]

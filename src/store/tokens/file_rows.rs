@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::SCHEMA;
-use super::rows::{TokenColumns, TokenRows};
+use super::rows::{LoginColumns, TokenColumns, TokenRows};
 use crate::store::{StoreError, failure, open};
 
 const SELECT: &str = "SELECT id, principal, hash, limits, created_at, expires_at, revoked_at FROM token";
@@ -63,9 +63,9 @@ impl TokenRows for FileRows {
         self.work(|connection| connection.execute(update, params![cookie, at])).map(drop)
     }
 
-    fn find_login(&mut self, cookie: &[u8], oldest: i64) -> Result<Option<(String, String)>, StoreError> {
-        let select = "SELECT token, csrf FROM login WHERE hash = ?1 AND used_at > ?2";
-        let row = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    fn find_login(&mut self, cookie: &[u8], oldest: i64) -> Result<Option<LoginColumns>, StoreError> {
+        let select = "SELECT token, csrf, used_at FROM login WHERE hash = ?1 AND used_at > ?2";
+        let row = |row: &Row<'_>| Ok(LoginColumns { token: row.get(0)?, csrf: row.get(1)?, used_at: row.get(2)? });
         self.work(|connection| connection.prepare_cached(select)?.query_row(params![cookie, oldest], row).optional())
     }
 

@@ -14,6 +14,8 @@ pub struct BrowserLogin {
     pub grant: TokenGrant,
     /// The token that each form of the browser repeats.
     pub csrf: String,
+    /// The last use that was stored.
+    pub used: Timestamp,
 }
 
 impl TokenStore {
@@ -33,12 +35,20 @@ impl TokenStore {
     pub async fn find_login(&self, cookie: &str, oldest: Timestamp) -> Result<Option<BrowserLogin>, StoreError> {
         let cookie = hash(cookie);
         self.work(move |rows| {
-            let Some((id, csrf)) = rows.find_login(&cookie, oldest.as_millisecond())? else { return Ok(None) };
-            let token = rows.find(&id)?.and_then(|columns| columns.to_token());
+            let Some(login) = rows.find_login(&cookie, oldest.as_millisecond())? else { return Ok(None) };
+            let used = Timestamp::from_millisecond(login.used_at).unwrap_or(Timestamp::MIN);
+            let token = rows.find(&login.token)?.and_then(|columns| columns.to_token());
             let active = token.filter(|token| token.state == TokenState::Active);
-            Ok(active.map(|token| BrowserLogin { grant: token.grant, csrf }))
+            Ok(active.map(|token| BrowserLogin { grant: token.grant, csrf: login.csrf, used }))
         })
         .await
+    }
+
+    /// Returns whether a cookie has a login that was not removed, with a token of any kind: a JWT is not among the
+    /// stored tokens.
+    pub async fn has_login(&self, cookie: &str) -> Result<bool, StoreError> {
+        let cookie = hash(cookie);
+        self.work(move |rows| Ok(rows.find_login(&cookie, i64::MIN)?.is_some())).await
     }
 
     /// Removes the login of a cookie, and all that were last used before `oldest`.
@@ -64,6 +74,7 @@ mod tests {
         let principal = Principal::new("ana").unwrap();
         let new = NewToken { principal, limits: TokenLimits::default(), expires: None };
         let token = tokens.create(new).await.unwrap();
+        let begun = Timestamp::from_millisecond(Timestamp::now().as_millisecond()).unwrap();
         for cookie in ["one", "two"] {
             tokens.put_login(cookie, &token.id, "csrf").await.unwrap();
         }
@@ -72,12 +83,14 @@ mod tests {
         let (past, future) = (Timestamp::UNIX_EPOCH, Timestamp::now() + SignedDuration::from_secs(60));
         let found = tokens.find_login("one", past).await.unwrap().unwrap();
         assert_eq!((found.grant.principal.name(), found.csrf.as_str()), ("ana", "csrf"));
+        assert!(found.used >= begun && found.used <= Timestamp::now());
         assert_eq!(tokens.find_login("one", future).await.unwrap(), None, "not used since");
         assert_eq!(tokens.find_login("other", past).await.unwrap(), None);
         tokens.touch_login("two").await.unwrap();
         tokens.remove_logins(Some("one"), past).await.unwrap();
         assert_eq!(tokens.find_login("one", past).await.unwrap(), None);
         assert!(tokens.find_login("two", past).await.unwrap().is_some());
+        assert!(!tokens.has_login("one").await.unwrap() && tokens.has_login("two").await.unwrap());
         tokens.revoke(&token.id).await.unwrap();
         assert_eq!(tokens.find_login("two", past).await.unwrap(), None);
     }

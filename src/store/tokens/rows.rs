@@ -37,6 +37,15 @@ impl TokenColumns {
     }
 }
 
+/// The columns of a login, without its hash.
+pub(super) struct LoginColumns {
+    /// The id of its token.
+    pub(super) token: String,
+    pub(super) csrf: String,
+    /// Milliseconds since 1970.
+    pub(super) used_at: i64,
+}
+
 /// Reads and writes rows, on a blocking thread. Times are milliseconds since 1970, hashes are SHA-256.
 pub(super) trait TokenRows: Send + std::fmt::Debug {
     fn insert(&mut self, token: &TokenColumns) -> Result<(), StoreError>;
@@ -54,8 +63,8 @@ pub(super) trait TokenRows: Send + std::fmt::Debug {
 
     fn touch_login(&mut self, cookie: &[u8], at: i64) -> Result<(), StoreError>;
 
-    /// Returns the id of the token and the CSRF token of a login that was used after `oldest`.
-    fn find_login(&mut self, cookie: &[u8], oldest: i64) -> Result<Option<(String, String)>, StoreError>;
+    /// Returns a login that was used after `oldest`.
+    fn find_login(&mut self, cookie: &[u8], oldest: i64) -> Result<Option<LoginColumns>, StoreError>;
 
     /// Removes the login of a cookie, and all that were last used at `oldest` or before.
     fn remove_logins(&mut self, cookie: Option<&[u8]>, oldest: i64) -> Result<(), StoreError>;

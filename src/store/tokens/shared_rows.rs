@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use postgres::Row;
 
-use super::rows::{TokenColumns, TokenRows};
+use super::rows::{LoginColumns, TokenColumns, TokenRows};
 use crate::store::database::Database;
 use crate::store::{StoreAddress, StoreError};
 
@@ -61,10 +61,10 @@ impl TokenRows for SharedRows {
         self.database.write(|queries| queries.execute(update, &[&cookie, &at])).map(drop)
     }
 
-    fn find_login(&mut self, cookie: &[u8], oldest: i64) -> Result<Option<(String, String)>, StoreError> {
-        let select = "SELECT token, csrf FROM login WHERE hash = $1 AND used_at > $2";
+    fn find_login(&mut self, cookie: &[u8], oldest: i64) -> Result<Option<LoginColumns>, StoreError> {
+        let select = "SELECT token, csrf, used_at FROM login WHERE hash = $1 AND used_at > $2";
         let found = self.database.read(|queries| queries.query_opt(select, &[&cookie, &oldest]))?;
-        Ok(found.map(|row| (row.get(0), row.get(1))))
+        Ok(found.map(|row| LoginColumns { token: row.get(0), csrf: row.get(1), used_at: row.get(2) }))
     }
 
     fn remove_logins(&mut self, cookie: Option<&[u8]>, oldest: i64) -> Result<(), StoreError> {
