@@ -22,6 +22,8 @@ use super::protected_resource;
 /// Maximum size of a request body and of a WebSocket message, in bytes.
 pub(super) const MAX_BODY: usize = 16 << 20;
 
+/// How long the next part of a body may take to arrive.
+const PART_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the rest of a body that is too large is read.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 /// Paths that need no token. `/` leads to the console.
@@ -68,6 +70,15 @@ impl Refusal {
     fn no_token(state: &ServerState, request: &Request) -> Self {
         let metadata_url = protected_resource::metadata_url(state, request);
         Self { metadata_url, ..Self::new(StatusCode::UNAUTHORIZED, UNAUTHORIZED) }
+    }
+
+    /// Returns the refusal of a body that takes too long to arrive.
+    pub(super) fn too_slow() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive\n")
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
     }
 
     /// Adds the seconds after which the client may try again.
@@ -173,15 +184,17 @@ fn content_length(request: &Request) -> Option<u64> {
     request.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Reads a whole body. Fails if it is larger than [`MAX_BODY`], or the client disconnects.
+/// Reads a whole body. Fails if it is larger than [`MAX_BODY`], a part of it takes too long, or the client disconnects.
 pub(super) async fn read_body(body: Body) -> Result<Vec<u8>, Refusal> {
     read_within(body, MAX_BODY).await
 }
 
-/// Reads a whole body. Fails if it is larger than `limit`, or the client disconnects.
+/// Reads a whole body. Fails if it is larger than `limit`, a part of it takes too long, or the client disconnects.
 pub(super) async fn read_within(mut body: Body, limit: usize) -> Result<Vec<u8>, Refusal> {
     let mut bytes = Vec::new();
-    while let Some(frame) = body.frame().await {
+    loop {
+        let next = tokio::time::timeout(PART_TIMEOUT, body.frame()).await;
+        let Some(frame) = next.map_err(|_| Refusal::too_slow())? else { return Ok(bytes) };
         let frame = frame.map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the body ended early\n"))?;
         let Some(data) = frame.data_ref() else { continue };
         if bytes.len() + data.len() > limit {
@@ -190,7 +203,6 @@ pub(super) async fn read_within(mut body: Body, limit: usize) -> Result<Vec<u8>,
         }
         bytes.extend_from_slice(data);
     }
-    Ok(bytes)
 }
 
 /// Reads what the client still sends, for a moment. Closing a connection with unread data would reset it before the
@@ -198,4 +210,32 @@ pub(super) async fn read_within(mut body: Body, limit: usize) -> Result<Vec<u8>,
 async fn discard(mut body: Body) {
     let reading = async { while let Some(Ok(_)) = body.frame().await {} };
     drop(tokio::time::timeout(DISCARD_TIME, reading).await);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::body::Bytes;
+    use futures::{StreamExt as _, stream};
+
+    use super::*;
+
+    /// A body of this many parts, with a pause before each. Then nothing more arrives.
+    fn slow_body(parts: usize, pause: Duration) -> Body {
+        let parts = stream::iter(0..parts).then(move |_| async move {
+            tokio::time::sleep(pause).await;
+            Ok::<_, Infallible>(Bytes::from_static(b"part"))
+        });
+        Body::from_stream(parts.chain(stream::pending()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_takes_too_long_is_refused() {
+        let begun = tokio::time::Instant::now();
+        let refusal = read_body(slow_body(3, PART_TIMEOUT / 2)).await.unwrap_err();
+        assert_eq!(refusal.status(), StatusCode::REQUEST_TIMEOUT);
+        let took = begun.elapsed();
+        assert!(took >= PART_TIMEOUT * 5 / 2 && took < PART_TIMEOUT * 3, "each part has its time: {took:?}");
+    }
 }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use axum::extract::{RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -11,13 +12,15 @@ use maud::{Markup, html};
 
 use super::super::ServerState;
 use super::super::authenticator::ActiveToken;
-use super::super::checks::{Arrival, read_within};
+use super::super::checks::{Arrival, Refusal, read_within};
 use super::form::FormFields;
 use super::layout::{ConsoleProblem, public_page};
 use super::{COOKIE, HOME, cookie_of, is_same_origin, oldest_use};
 
 /// Maximum bytes of a login. Clients without a token send it, and no token is longer.
 const MAX_FORM: usize = 64 << 10;
+/// How long all of a login may take to arrive.
+const FORM_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why a login failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +33,7 @@ enum LoginFailure {
     Unavailable,
     OtherSite,
     TooLarge,
+    TooSlow,
 }
 
 impl LoginFailure {
@@ -40,6 +44,7 @@ impl LoginFailure {
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::OtherSite => StatusCode::FORBIDDEN,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
         }
     }
 
@@ -55,6 +60,7 @@ impl LoginFailure {
             Self::Unavailable => "Logins do not work at the moment. Try again in a few seconds.".to_owned(),
             Self::OtherSite => "The login was sent from another site. Log in on this page.".to_owned(),
             Self::TooLarge => "This is too long for a token. Copy the token alone.".to_owned(),
+            Self::TooSlow => "The login took too long to arrive. Try again.".to_owned(),
         }
     }
 }
@@ -118,16 +124,26 @@ pub(super) async fn log_out(State(state): State<Arc<ServerState>>, headers: Head
     response
 }
 
-/// Reads the form of an attempt and the address of the client. Fails if another site sent it, or it is too large.
+/// Reads the form of an attempt and the address of the client. Fails if another site sent it, or it is too large or
+/// too slow.
 async fn read_attempt(state: &ServerState, request: Request) -> Result<(FormFields, IpAddr), LoginFailure> {
     if !is_same_origin(request.headers()) {
         return Err(LoginFailure::OtherSite);
     }
     let arrival = request.extensions().get::<Arrival>().ok_or(LoginFailure::Unavailable)?;
     let peer = state.client_addresses.address(request.headers(), arrival.peer);
-    // A client that disconnects reads no answer.
-    let body = read_within(request.into_body(), MAX_FORM).await.map_err(|_| LoginFailure::TooLarge)?;
+    let body = read_form(request.into_body()).await.map_err(|refusal| match refusal.status() {
+        StatusCode::REQUEST_TIMEOUT => LoginFailure::TooSlow,
+        // A client that disconnects reads no answer.
+        _ => LoginFailure::TooLarge,
+    })?;
     Ok((FormFields::parse(&body), peer))
+}
+
+/// Reads the form of a client that has shown no token. It must not keep its connection by sending a byte now and then.
+async fn read_form(body: Body) -> Result<Vec<u8>, Refusal> {
+    let read = tokio::time::timeout(FORM_TIMEOUT, read_within(body, MAX_FORM)).await;
+    read.unwrap_or_else(|_| Err(Refusal::too_slow()))
 }
 
 /// Returns the cookie of a new login with a token.
@@ -231,7 +247,21 @@ pub(super) async fn lead_home() -> Response {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt as _;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_login_that_arrives_byte_by_byte_is_refused() {
+        let bytes = futures::stream::repeat_with(|| ()).then(async |()| {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Ok::<_, std::convert::Infallible>("x")
+        });
+        let begun = tokio::time::Instant::now();
+        let refusal = read_form(Body::from_stream(bytes)).await.unwrap_err();
+        assert_eq!(refusal.status(), StatusCode::REQUEST_TIMEOUT);
+        assert!(begun.elapsed() < FORM_TIMEOUT + Duration::from_secs(1), "{:?}", begun.elapsed());
+    }
 
     #[test]
     fn a_login_leads_only_to_pages_of_the_console() {
