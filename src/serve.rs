@@ -95,7 +95,7 @@ pub struct ServeSettings {
     pub drain: Duration,
     /// How long an ACP connection or an MCP session may be without a stream and a request.
     pub idle: Duration,
-    /// Maximum number of connections at once.
+    /// Maximum number of connections at once, and of ACP connections over HTTP.
     pub connections: usize,
 }
 
@@ -220,7 +220,7 @@ impl HttpFrontEnd {
             authenticator: Authenticator::new(parts.tokens.clone(), parts.oidc.take()),
             parts,
             hosts: HostFilter { public: settings.public_url.clone() },
-            acp: AcpConnections::default(),
+            acp: AcpConnections::new(settings.connections),
             mcp: McpEndpoints::default(),
             runs: RunTable::default(),
             logins: LoginTable::default(),

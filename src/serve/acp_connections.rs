@@ -6,12 +6,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use axum::http::StatusCode;
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::ServerState;
 use super::authenticator::ActiveToken;
+use super::checks::Refusal;
 use super::gateway::{ClientGateway, ClientSecret};
 use super::metrics::{ConnectionGauge, ConnectionKind};
 use crate::acp::{
@@ -23,10 +25,12 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the last messages of a connection may take to reach their streams.
 const ROUTE_DELAY: Duration = Duration::from_millis(50);
 
-/// The connections, by their ids.
-#[derive(Default)]
+/// The connections.
 pub(super) struct AcpConnections {
+    /// By their ids.
     all: Mutex<HashMap<String, Arc<AcpHttpClient>>>,
+    /// The free places. A connection lives longer than the requests of its client, whose places are others.
+    places: Arc<Semaphore>,
 }
 
 /// An ACP connection of an HTTP client.
@@ -108,14 +112,21 @@ pub(super) struct EventReader {
 }
 
 impl AcpConnections {
-    /// Opens a connection that begins with `initialize`. Returns it with the response. `None` if the connection ended
-    /// before it answered.
+    /// Makes a table for at most `limit` connections.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { all: Mutex::default(), places: Arc::new(Semaphore::new(limit)) }
+    }
+
+    /// Opens a connection that begins with `initialize`. Returns it with the response. Fails if there are too many, or
+    /// the connection ended before it answered.
     pub(super) async fn open(
         state: &Arc<ServerState>,
         token: &Arc<ActiveToken>,
         secret: ClientSecret,
         (initialize, text): (IncomingMessage, String),
-    ) -> Option<(Arc<AcpHttpClient>, InitializeAnswer)> {
+    ) -> Result<(Arc<AcpHttpClient>, InitializeAnswer), Refusal> {
+        let place = Arc::clone(&state.acp.places).try_acquire_owned();
+        let place = place.map_err(|_| unavailable("too many ACP connections\n"))?;
         let stop = CancellationToken::new();
         let (input, output, served) = acp::connect(state.acp_server(token), stop.clone());
         let (answer_tx, answer_rx) = oneshot::channel();
@@ -143,16 +154,16 @@ impl AcpConnections {
         let gauge = ConnectionGauge::new(&state.metrics, ConnectionKind::AcpHttp);
         let (watched, server) = (Arc::clone(&client), Arc::clone(state));
         state.scope.spawn(async move {
-            let _counted = gauge;
+            let _counted = (place, gauge);
             watched.watch(&finished, &stop).await;
             server.acp.all().remove(&watched.id);
         });
         client.gateway.send(text).await;
-        let answer = answer_rx.await.ok()?;
+        let answer = answer_rx.await.map_err(|_| unavailable("the connection ended at once\n"))?;
         if answer.outcome == Response::Error {
             client.close();
         }
-        Some((client, answer))
+        Ok((client, answer))
     }
 
     /// Returns the connection `id` of a token. `None` if there is none, or it belongs to another token.
@@ -318,6 +329,10 @@ impl Drop for EventReader {
         activity.streams -= 1;
         activity.last = Instant::now();
     }
+}
+
+fn unavailable(text: &str) -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text).retry_after(5)
 }
 
 /// Returns a random id. It is no secret: a connection works only with its token.

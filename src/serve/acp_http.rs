@@ -97,10 +97,7 @@ async fn open(
         let text = "`Acp-Connection-Id` is required, except for `initialize`\n";
         return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
     }
-    let opened = AcpConnections::open(&state, &token, secret, (message, text)).await;
-    let (client, answer) = opened.ok_or_else(|| {
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the connection ended at once\n").retry_after(5)
-    })?;
+    let (client, answer) = AcpConnections::open(&state, &token, secret, (message, text)).await?;
     let mut response = ([(header::CONTENT_TYPE, JSON)], answer.text).into_response();
     if answer.outcome == crate::acp::Response::Result {
         add_id(&mut response, CONNECTION, &client.id);

@@ -156,6 +156,20 @@ fn counting_server(sandbox: &Sandbox) -> (Server, mpsc::Sender<()>) {
     (Server::launch(model.offered_to(command)), go)
 }
 
+/// A connection takes memory until it is closed or idle, also without an open request.
+#[test]
+fn too_many_acp_connections_over_http_must_wait() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--connections", "8"]);
+    let own = token(&sandbox, "a", &[]);
+    let connections: Vec<_> = (0..8).map(|_| open(&server, &own)).collect();
+    let refused = post(&server, &own, None, &initialize().to_string());
+    assert_eq!((refused.status, refused.body.as_str()), (503, "too many ACP connections\n"));
+    assert!(refused.header("retry-after").is_some(), "{refused:?}");
+    assert_eq!(delete(&server, &own, &connections[0]).status, 202);
+    eventually("there is room again", || post(&server, &own, None, &initialize().to_string()).status == 200);
+}
+
 /// Another token gets the answer of an id that never existed, byte for byte, also one of the same principal.
 #[test]
 fn a_connection_belongs_to_its_token() {
