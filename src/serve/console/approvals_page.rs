@@ -18,7 +18,7 @@ use super::login_page::see_other;
 use super::logins::Login;
 use super::requests::{RequestAnswerError, RequestKind, ShownRequest};
 use super::session_list::title_of;
-use super::transcript::{diff, display_text, pretty};
+use super::transcript::{DiffBudget, diff, display_text, pretty, render};
 use crate::clock;
 use crate::tool::ask::{ExternalPermissionRequest, PermissionRequest};
 use crate::tool::command;
@@ -32,8 +32,8 @@ pub(super) async fn show(
     State(state): State<Arc<ServerState>>,
     Extension(login): Extension<Arc<Login>>,
     headers: HeaderMap,
-) -> Response {
-    let requests = state.parts.console.requests.list(&login.token.grant);
+) -> Result<Response, ConsoleProblem> {
+    let own = own_rows(&state, &login).await?;
     let others = peers::collect_fragments(&state, ROWS, &headers).await;
     let body = html! {
         h1 { "Approvals" }
@@ -41,10 +41,10 @@ pub(super) async fn show(
             "Move the focus to a request with Tab. Then " kbd { "a" } " allows it once and " kbd { "r" }
             " rejects it, as soon as you could see it for half a second."
         }
-        p id="no-approvals" class="empty" hidden[!(requests.is_empty() && others.is_empty())] { "No session waits for you." }
-        ul id="approvals" class="rows" { (rows(&login, &requests)) (PreEscaped(&others)) }
+        p id="no-approvals" class="empty" hidden[!(own.0.is_empty() && others.is_empty())] { "No session waits for you." }
+        ul id="approvals" class="rows" { (own) (PreEscaped(&others)) }
     };
-    page(&login, Section::Approvals, "Approvals", &body)
+    Ok(page(&login, Section::Approvals, "Approvals", &body))
 }
 
 /// Returns the rows alone, for a page that is open.
@@ -52,19 +52,24 @@ pub(super) async fn list(
     State(state): State<Arc<ServerState>>,
     Extension(login): Extension<Arc<Login>>,
     headers: HeaderMap,
-) -> Response {
-    let requests = state.parts.console.requests.list(&login.token.grant);
+) -> Result<Response, ConsoleProblem> {
+    let own = own_rows(&state, &login).await?;
     let others = peers::collect_fragments(&state, ROWS, &headers).await;
-    fragment(&html! { (rows(&login, &requests)) (PreEscaped(&others)) })
+    Ok(fragment(&html! { (own) (PreEscaped(&others)) }))
 }
 
 /// Returns the rows of this replica, for another one.
 pub(super) async fn list_own(
     State(state): State<Arc<ServerState>>,
     Extension(login): Extension<Arc<Login>>,
-) -> Response {
+) -> Result<Response, ConsoleProblem> {
+    Ok(fragment(&own_rows(&state, &login).await?))
+}
+
+async fn own_rows(state: &ServerState, login: &Arc<Login>) -> Result<Markup, ConsoleProblem> {
     let requests = state.parts.console.requests.list(&login.token.grant);
-    fragment(&rows(&login, &requests))
+    let login = Arc::clone(login);
+    render(move |budget| html! { @for request in &requests { (row(&login, request, budget)) } }).await
 }
 
 /// Answers a request. The first answer counts; a later one gets 409 and the answer that counted.
@@ -103,14 +108,10 @@ impl From<RequestAnswerError> for ConsoleProblem {
     }
 }
 
-fn rows(login: &Login, requests: &[ShownRequest]) -> Markup {
-    html! { @for request in requests { (row(login, request)) } }
-}
-
-fn row(login: &Login, request: &ShownRequest) -> Markup {
+fn row(login: &Login, request: &ShownRequest, budget: &DiffBudget) -> Markup {
     let state = if request.answer.is_some() { "closed" } else { "open" };
     let (title, details) = match &request.kind {
-        RequestKind::Permission(permission) => (permission_title(permission), permission_details(permission)),
+        RequestKind::Permission(permission) => (permission_title(permission), permission_details(permission, budget)),
         RequestKind::Choice(choice) => (choice_title(choice), choice_details(choice)),
         RequestKind::Elicitation(question) => {
             (display_text(&format!("{} asks you", question.by)), elicitation_details(question))
@@ -188,7 +189,7 @@ fn permission_title(request: &PermissionRequest) -> String {
 }
 
 /// Describes a call in full: command, file, diff, host and what an answer with "always" covers.
-fn permission_details(request: &PermissionRequest) -> Markup {
+fn permission_details(request: &PermissionRequest, budget: &DiffBudget) -> Markup {
     let line = command(&request.arguments);
     let covers = match (&request.protected, request.once_reason()) {
         (Some(protected), _) => format!("{protected}. Consent covers this call only."),
@@ -203,7 +204,7 @@ fn permission_details(request: &PermissionRequest) -> Markup {
         @if let Some(target) = &request.target { p { "File: " code { (display_text(&target.to_string())) } } }
         @if let Some(host) = request.always.host() { p { "Host: " code { (display_text(host)) } } }
         @if let Some(change) = &request.change {
-            (diff(&change.path.to_string_lossy(), change.before.as_deref().unwrap_or_default(), &change.after))
+            (diff(&change.path.to_string_lossy(), change.before.as_deref().unwrap_or_default(), &change.after, budget))
         }
         details {
             summary { "Arguments" }

@@ -24,7 +24,7 @@ use super::manifest_form::SchemaForm;
 use super::setup::{
     ManifestCheck, ManifestListing, ManifestPath, SaveOutcome, StoredManifest, require_admin, use_setup,
 };
-use super::transcript::{diff, display_text};
+use super::transcript::{DiffBudget, diff, display_text};
 use crate::manifest::{SourceFile, parse};
 
 /// Lists the manifests.
@@ -339,7 +339,7 @@ impl EditorView<'_> {
         }
         html! {
             h2 { "Changes" }
-            (diff(self.draft.path.as_str(), &before, &self.draft.text))
+            (diff(self.draft.path.as_str(), &before, &self.draft.text, &DiffBudget::default()))
             @if self.check.is_accepted {
                 form method="post" action=(self.action("save")) class="stack" {
                     (self.common_fields(login))

@@ -15,7 +15,7 @@ use super::layout::{ConsoleProblem, Section, csrf_field, page};
 use super::logins::Login;
 use super::open_session::{ConsoleSessions, home_project};
 use super::session_list::{SessionState, mode_of, mode_options, title_of};
-use super::transcript::{IMAGE_TYPES, display_text, entries};
+use super::transcript::{IMAGE_TYPES, display_text, entries, render};
 use crate::agents::Event;
 use crate::clock;
 use crate::conversation::Role;
@@ -44,17 +44,20 @@ pub(super) async fn show(
     let project = home_project(&state, &login.token).await?;
     let is_end = before.is_none_or(|before| before > session.events);
     let title = title_of(session.title.as_deref());
+    let first = events.first().map_or(1, |event| event.seq);
+    let last = events.last().map_or(0, |event| event.seq);
+    let transcript = render(move |budget| entries(&events, budget)).await?;
     let body = html! {
         h1 { (title) }
         (summary(&state, &session))
         div class="columns two" {
             div {
-                (earlier(&session, &events))
+                (earlier(&session, first))
                 @if is_end {
-                    (live_transcript(&session, &events))
+                    (live_transcript(&session, last, &transcript))
                     (prompt_form(&login, &session))
                 } @else {
-                    div class="entries" { (entries(&events)) }
+                    div class="entries" { (transcript) }
                     p { a href={ "/console/sessions/" (session.id) } { "To the end of the session" } }
                 }
             }
@@ -90,8 +93,8 @@ fn usage_text(spent: &UsageTotals) -> String {
     format!("{} tokens in ({} cached), {} out{cost}", spent.input, spent.cached, spent.output)
 }
 
-fn earlier(session: &StoredSession, events: &[StoredEvent]) -> Markup {
-    let first = events.first().map_or(1, |event| event.seq);
+/// Leads to the entries before the event `first`.
+fn earlier(session: &StoredSession, first: u64) -> Markup {
     // A page that removes its oldest entries shows it later.
     html! {
         p id="earlier" hidden[first <= 1] {
@@ -102,11 +105,10 @@ fn earlier(session: &StoredSession, events: &[StoredEvent]) -> Markup {
     }
 }
 
-fn live_transcript(session: &StoredSession, events: &[StoredEvent]) -> Markup {
-    let last = events.last().map_or(0, |event| event.seq);
+fn live_transcript(session: &StoredSession, last: u64, transcript: &Markup) -> Markup {
     html! {
         div id="transcript" class="entries" role="log" aria-label="Transcript" aria-live="off"
-            data-session=(session.id) data-last=(last) { (entries(events)) }
+            data-session=(session.id) data-last=(last) { (transcript) }
         div id="live" class="entries" aria-live="polite" {}
     }
 }
@@ -197,10 +199,13 @@ pub(super) async fn news(
     let is = SessionState::of(&state, &session.id);
     let events = sessions.store().events_after(&session.id, after, CATCH_UP).await?;
     let tasks = task_tree(&state, &sessions, &session).await?;
+    let last = events.last().map_or(after, |event| event.seq);
+    let has_more = events.len() == CATCH_UP;
+    let transcript = render(move |budget| entries(&events, budget)).await?;
     let news = json!({
-        "html": entries(&events).into_string(),
-        "last": events.last().map_or(after, |event| event.seq),
-        "more": events.len() == CATCH_UP,
+        "html": transcript.into_string(),
+        "last": last,
+        "more": has_more,
         "running": is != SessionState::Idle,
         "state": is.label(),
         "usage": usage_text(&session.spent),

@@ -3,10 +3,15 @@
 //! Invariant: text of users, models and tools is escaped. Links in it cannot be clicked, and pictures are shown only
 //! in formats without scripts.
 
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
 use maud::{Markup, html};
 use serde_json::Value;
 use similar::TextDiff;
 
+use super::layout::ConsoleProblem;
 use crate::agents::{Event, ROUTE, StopReason, TurnEnd};
 use crate::clock;
 use crate::conversation::{Content, Message, MessagePart, Role};
@@ -17,13 +22,51 @@ use crate::tool::{Activity, StepStatus, TodoStep, ToolOutcome, strip_invisible, 
 const MAX_TEXT: usize = 64 * 1024;
 /// Maximum lines of a diff.
 const MAX_DIFF_LINES: usize = 400;
+/// How long all diffs of one answer may take together.
+const DIFF_TIME: Duration = Duration::from_secs(1);
 /// Formats of pictures that a browser shows without running anything.
 pub(super) const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
+/// The time that is left for the diffs of one answer. A page may have hundreds.
+pub(super) struct DiffBudget {
+    left: Cell<Duration>,
+}
+
+impl Default for DiffBudget {
+    fn default() -> Self {
+        Self { left: Cell::new(DIFF_TIME) }
+    }
+}
+
+impl DiffBudget {
+    /// Returns the unified diff of two texts. `None` if no time is left.
+    fn compare(&self, before: &str, after: &str) -> Option<String> {
+        let left = self.left.get();
+        if left.is_zero() {
+            return None;
+        }
+        let begun = Instant::now();
+        let diff = TextDiff::configure().timeout(left).diff_lines(before, after);
+        let text = diff.unified_diff().context_radius(3).to_string();
+        self.left.set(left.saturating_sub(begun.elapsed()));
+        Some(text)
+    }
+}
+
+/// Makes markup with diffs outside the async runtime, because they take long.
+pub(super) async fn render(
+    work: impl FnOnce(&DiffBudget) -> Markup + Send + 'static,
+) -> Result<Markup, ConsoleProblem> {
+    crate::task::run_blocking(move || work(&DiffBudget::default())).await.map_err(|error| {
+        tracing::error!(%error, "a page of the console cannot be made");
+        ConsoleProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "This page cannot be shown at the moment.")
+    })
+}
+
 /// Returns the entries of events, in order.
-pub(super) fn entries(events: &[StoredEvent]) -> Markup {
+pub(super) fn entries(events: &[StoredEvent], budget: &DiffBudget) -> Markup {
     html! {
-        @for (event, parts) in events.iter().map(|event| (event, entry_markup(event))) {
+        @for (event, parts) in events.iter().map(|event| (event, entry_markup(event, budget))) {
             @if !parts.is_empty() {
                 div class="event" id={ "e" (event.seq) } data-seq=(event.seq) {
                     @for part in &parts { (part) }
@@ -33,9 +76,9 @@ pub(super) fn entries(events: &[StoredEvent]) -> Markup {
     }
 }
 
-fn entry_markup(event: &StoredEvent) -> Vec<Markup> {
+fn entry_markup(event: &StoredEvent, budget: &DiffBudget) -> Vec<Markup> {
     match serde_json::from_str::<Event>(&event.body) {
-        Ok(read) => read.native_events().iter().filter_map(|read| one_event(event, read)).collect(),
+        Ok(read) => read.native_events().iter().filter_map(|read| one_event(event, read, budget)).collect(),
         Err(_) => {
             let text = format!("event {} ({}) cannot be read by this version", event.seq, event.kind);
             vec![entry(event, "remark", None, &html! { p class="meta" { (text) } })]
@@ -59,7 +102,7 @@ fn entry(event: &StoredEvent, kind: &str, by: Option<&str>, body: &Markup) -> Ma
 }
 
 /// Returns the entry of an event. `None` if other events show what it says.
-fn one_event(stored: &StoredEvent, event: &Event) -> Option<Markup> {
+fn one_event(stored: &StoredEvent, event: &Event, budget: &DiffBudget) -> Option<Markup> {
     Some(match event {
         Event::Message { message } => message_entry(stored, message)?,
         Event::ToolStarted { call, by } => {
@@ -76,7 +119,10 @@ fn one_event(stored: &StoredEvent, event: &Event) -> Option<Markup> {
             };
             entry(stored, "call", Some(&title), &body)
         }
-        Event::ToolEnded { name, outcome, activity, .. } => result_entry(stored, name, outcome, activity),
+        Event::ToolEnded { name, outcome, activity, .. } => {
+            let changes: Vec<_> = activity.iter().filter_map(|activity| activity_markup(activity, budget)).collect();
+            result_entry(stored, name, outcome, &changes)
+        }
         Event::Compacted { messages, .. } => {
             remark(stored, &format!("From here on, a summary stands for the first {messages} messages."))
         }
@@ -143,7 +189,7 @@ fn content_markup(content: &Content) -> Option<Markup> {
     }
 }
 
-fn result_entry(stored: &StoredEvent, name: &str, outcome: &ToolOutcome, activity: &[Activity]) -> Markup {
+fn result_entry(stored: &StoredEvent, name: &str, outcome: &ToolOutcome, changes: &[Markup]) -> Markup {
     let (kind, word) = match (outcome.refused, outcome.is_error) {
         (true, _) => ("result failure", "Refused"),
         (false, true) => ("result failure", "Failed"),
@@ -154,16 +200,16 @@ fn result_entry(stored: &StoredEvent, name: &str, outcome: &ToolOutcome, activit
             summary { code { (display_text(name)) } }
             @for markup in outcome.content.iter().filter_map(content_markup) { (markup) }
         }
-        @for markup in activity.iter().filter_map(activity_markup) { (markup) }
+        @for change in changes { (change) }
     };
     entry(stored, kind, Some(word), &body)
 }
 
 /// Returns what a call changed. `None` if it is of the moment.
-fn activity_markup(activity: &Activity) -> Option<Markup> {
+fn activity_markup(activity: &Activity, budget: &DiffBudget) -> Option<Markup> {
     match activity {
         Activity::Changed { path, before, after } => {
-            Some(diff(&path.to_string_lossy(), before.as_deref().unwrap_or_default(), after))
+            Some(diff(&path.to_string_lossy(), before.as_deref().unwrap_or_default(), after, budget))
         }
         Activity::TodoList(steps) => Some(todo_list(steps)),
         Activity::Terminal { .. } => Some(html! { p class="meta" { "ran in a terminal of the editor" } }),
@@ -171,10 +217,15 @@ fn activity_markup(activity: &Activity) -> Option<Markup> {
     }
 }
 
-/// Returns the diff of a file, with a bounded number of lines.
-pub(super) fn diff(path: &str, before: &str, after: &str) -> Markup {
-    let diff = TextDiff::configure().timeout(std::time::Duration::from_secs(1)).diff_lines(before, after);
-    let text = diff.unified_diff().context_radius(3).to_string();
+/// Returns the diff of a file, with a bounded number of lines. Without time left, it says only that the file changed.
+pub(super) fn diff(path: &str, before: &str, after: &str, budget: &DiffBudget) -> Markup {
+    let Some(text) = budget.compare(before, after) else {
+        return html! {
+            p class="meta" {
+                "Changed " code { (display_text(path)) } ". The changes on this page are too long to compare."
+            }
+        };
+    };
     let all = text.lines().count();
     html! {
         details class="diff" open {

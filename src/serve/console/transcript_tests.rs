@@ -9,7 +9,7 @@ use crate::conversation::{ToolUse, Usage};
 
 fn rendered(event: &Event) -> String {
     let stored = StoredEvent { seq: 7, at: 0, kind: "message".to_owned(), body: serde_json::to_string(event).unwrap() };
-    entries(&[stored]).into_string()
+    entries(&[stored], &DiffBudget::default()).into_string()
 }
 
 fn message(role: Role, parts: Vec<MessagePart>) -> Event {
@@ -94,10 +94,33 @@ fn calls_diffs_and_lists_are_shown() {
     let call = ToolUse { id: "c".to_owned(), name: "developer__shell".to_owned(), arguments: json!({"command": "ls"}) };
     let started = rendered(&Event::ToolStarted { call, by: Some("coding/qa".to_owned()) });
     assert!(started.contains("developer__shell") && started.contains("Call of coding/qa"), "{started}");
-    let changed = diff("a.txt", "one\ntwo\n", "one\nthree\n").into_string();
+    let changed = diff("a.txt", "one\ntwo\n", "one\nthree\n", &DiffBudget::default()).into_string();
     assert!(changed.contains("<span class=\"del\">-two</span>") && changed.contains(">+three</span>"), "{changed}");
     let steps = [TodoStep { text: "Test".to_owned(), status: StepStatus::Completed, priority: None }];
     assert!(todo_list(&steps).into_string().contains("<li>done: Test</li>"));
+}
+
+/// Two texts that take long to compare.
+fn different_texts() -> [String; 2] {
+    [7, 11].map(|step: u64| (0..30_000_u64).map(|line| format!("{}\n", line * step % 307)).collect())
+}
+
+#[test]
+fn the_diffs_of_an_answer_share_their_time() {
+    let budget = DiffBudget { left: Cell::new(Duration::from_millis(1)) };
+    let [before, after] = different_texts();
+    assert!(diff("long.txt", &before, &after, &budget).into_string().contains("class=\"diff\""));
+    let next = diff("next.txt", "one\n", "two\n", &budget).into_string();
+    assert!(next.contains("<code>next.txt</code>. The changes on this page are too long"), "{next}");
+}
+
+/// Whoever waits for a diff must not stop the tasks of others.
+#[tokio::test]
+async fn diffs_are_made_outside_the_async_runtime() {
+    let [before, after] = different_texts();
+    let mut rendering = std::pin::pin!(render(move |budget| diff("long.txt", &before, &after, budget)));
+    assert!(futures::poll!(rendering.as_mut()).is_pending());
+    assert!(rendering.await.unwrap().into_string().contains("class=\"diff\""));
 }
 
 #[test]
