@@ -25,6 +25,7 @@ mod protected_resource;
 mod replica_headers;
 mod rest;
 mod runs;
+mod stall_limit;
 mod tls;
 
 pub use client_address::AddressSource;

@@ -1,7 +1,7 @@
 //! Accepts connections and speaks HTTP/1.1 and HTTP/2 on them, with or without TLS.
 //!
 //! Invariant: a client has 30 seconds for the handshake and for the head of a request. One that takes longer, or sends
-//! nothing, does not keep its connection.
+//! nothing, does not keep its connection. Neither does one that takes nothing of its answers for 30 seconds.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use tower_service::Service as _;
 
 use super::checks::{Arrival, Capacity};
 use super::metrics::{ConnectionGauge, ConnectionKind, ServerMetrics};
+use super::stall_limit::StallLimit;
 use super::tls::{HTTP2, TlsSettings};
 use crate::task::TaskScope;
 
@@ -103,10 +104,12 @@ struct HttpConnection {
 }
 
 impl HttpConnection {
-    async fn serve(self, mut stream: TcpStream, tls: Option<TlsSettings>) {
+    async fn serve(self, stream: TcpStream, tls: Option<TlsSettings>) {
         let Some(tls) = tls else {
+            let beginning = timeout(HEAD_TIMEOUT, begins_with_preface(&stream)).await;
+            let mut stream = StallLimit::new(stream);
             // All futures are boxed here, because each connection would keep room for the largest of them.
-            return match timeout(HEAD_TIMEOUT, begins_with_preface(&stream)).await {
+            return match beginning {
                 Ok(Ok(true)) => Box::pin(self.serve_http2(stream)).await,
                 Ok(Ok(false)) => Box::pin(self.serve_http1(stream)).await,
                 Ok(Err(_)) => {}
@@ -114,7 +117,7 @@ impl HttpConnection {
             };
         };
         // A failed handshake is the client's concern: it sees the reason.
-        let handshake = Box::pin(tls.acceptor().accept(stream));
+        let handshake = Box::pin(tls.acceptor().accept(StallLimit::new(stream)));
         let Ok(Ok(stream)) = timeout(HEAD_TIMEOUT, handshake).await else { return };
         if stream.get_ref().1.alpn_protocol() == Some(HTTP2) {
             Box::pin(self.serve_http2(stream)).await;
@@ -192,5 +195,28 @@ async fn close_late(stream: &mut (impl AsyncWrite + Unpin)) {
     // The client may be gone already.
     if stream.write_all(REQUEST_TIMEOUT).await.is_ok() {
         drop(stream.shutdown().await);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+
+    use super::*;
+
+    /// The body of its answer has no end, and hyper asks for none of it while the client reads nothing.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stops_reading_an_answer_is_gone() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let local = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(local).await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let (stream, peer) = listener.accept().await.unwrap();
+        let endless = futures::stream::repeat_with(|| Ok::<_, std::convert::Infallible>(vec![b'x'; 64 << 10]));
+        let router = Router::new().route("/", get(async || Body::from_stream(endless)));
+        let connection = HttpConnection { router, local, peer: peer.ip(), capacity: Capacity::Free };
+        let served = timeout(Duration::from_secs(300), connection.serve(stream, None)).await;
+        served.expect("the connection ends");
+        drop(client);
     }
 }
