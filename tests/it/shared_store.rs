@@ -136,6 +136,39 @@ async fn both_stores_keep_sessions_and_their_parts() {
     assert_eq!(elsewhere.list(ListFilter::default()).await.unwrap().len(), 1, "another server sees it");
 }
 
+/// PostgreSQL refuses a query with a NUL character, which a client can send.
+#[tokio::test(flavor = "multi_thread")]
+async fn both_stores_find_nothing_with_a_nul_character() {
+    if !full_tests() {
+        return;
+    }
+    let both = BothStores::open();
+    for (kind, store) in both.each() {
+        let id = format!("{}\0", session_with(store, "/here", &["hello"]).await);
+        assert_eq!(store.find(&id).await.unwrap(), None, "{kind}");
+        assert_eq!(store.events(&id).await.unwrap(), [], "{kind}");
+        assert_eq!(store.events_before(&id, None, 10).await.unwrap(), [], "{kind}");
+        assert_eq!(store.state(&id).await.unwrap(), [], "{kind}");
+        assert!(store.messages(&id, 1, 10).await.unwrap().is_empty(), "{kind}");
+        assert!(store.family(&id).await.unwrap().is_empty(), "{kind}");
+        assert_eq!(store.find_uuid("\0").await.unwrap(), None, "{kind}");
+        assert_eq!(store.resolve(&id).await.unwrap(), None, "{kind}");
+        assert_eq!(store.copy(&id).await.unwrap(), None, "{kind}");
+        assert!(!store.delete(&id).await.unwrap(), "{kind}");
+        let within = FolderFilter::Folder("/here\0".into());
+        assert_eq!(store.search("hello", within.clone(), 10).await.unwrap(), [], "{kind}");
+        let filters = [
+            ListFilter { within, ..ListFilter::default() },
+            ListFilter { parent: Some(id), ..ListFilter::default() },
+            ListFilter { mode: Some("goose/\0".to_owned()), ..ListFilter::default() },
+        ];
+        for filter in filters {
+            assert_eq!(store.list(filter).await.unwrap(), [], "{kind}");
+        }
+        assert_eq!(store.list(ListFilter::default()).await.unwrap().len(), 1, "{kind}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn both_stores_show_a_principal_only_what_its_grant_admits() {
     if !full_tests() {

@@ -52,6 +52,9 @@ impl SharedReads {
 
 impl SessionReads for SharedReads {
     fn find(&mut self, view: &SessionView, id: &str) -> Result<Option<StoredSession>, StoreError> {
+        if has_nul(id) {
+            return Ok(None);
+        }
         let select = format!("{SESSION} WHERE s.id = $4 AND {ADMITTED}");
         self.read(view, |queries, ViewValues { principal, modes, roots }| {
             Ok(queries.query_opt(&select, &[principal, modes, roots, &id])?.as_ref().map(session))
@@ -69,6 +72,9 @@ impl SessionReads for SharedReads {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Vec<StoredEvent>, StoreError> {
+        if has_nul(id) {
+            return Ok(Vec::new());
+        }
         let part = if before.is_some() { "e.seq < $5::bigint" } else { "$5::bigint IS NULL" };
         let select = format!(
             "SELECT e.seq, e.at, e.kind, e.body FROM event e JOIN session s ON s.key = e.session
@@ -89,6 +95,9 @@ impl SessionReads for SharedReads {
         after: u64,
         limit: usize,
     ) -> Result<Vec<StoredEvent>, StoreError> {
+        if has_nul(id) {
+            return Ok(Vec::new());
+        }
         let select = format!(
             "SELECT e.seq, e.at, e.kind, e.body FROM event e JOIN session s ON s.key = e.session
              WHERE s.id = $4 AND {ADMITTED} AND e.seq > $5 ORDER BY e.seq LIMIT $6"
@@ -106,6 +115,10 @@ impl SessionReads for SharedReads {
             Some(Cursor { updated_at, id }) => (Some(number(*updated_at)), id.as_str()),
             None => (None, ""),
         };
+        let texts = [folder.as_deref(), Some(id), filter.parent.as_deref(), filter.mode.as_deref()];
+        if texts.into_iter().flatten().any(has_nul) {
+            return Ok(Vec::new());
+        }
         // Each condition fits an index, which one about a value or null does not.
         let family =
             if filter.parent.is_some() { "s.parent = $9::text" } else { "s.parent IS NULL AND $9::text IS NULL" };
@@ -129,11 +142,17 @@ impl SessionReads for SharedReads {
     }
 
     fn has_folder(&mut self, folder: &str) -> Result<bool, StoreError> {
+        if has_nul(folder) {
+            return Ok(false);
+        }
         let select = "SELECT EXISTS (SELECT 1 FROM session WHERE cwd = $1)";
         self.database.read(|queries| Ok(queries.query_one(select, &[&folder])?.get(0)))
     }
 
     fn family(&mut self, view: &SessionView, id: &str) -> Result<Vec<String>, StoreError> {
+        if has_nul(id) {
+            return Ok(Vec::new());
+        }
         let select = format!(
             "WITH head (id) AS (SELECT coalesce(parent, id) FROM session WHERE id = $4)
              SELECT s.id FROM session s, head WHERE (s.id = head.id OR s.parent = head.id) AND {ADMITTED}
@@ -146,7 +165,7 @@ impl SessionReads for SharedReads {
     }
 
     fn beginning_with(&mut self, view: &SessionView, prefix: &str) -> Result<Vec<String>, StoreError> {
-        if prefix.is_empty() || prefix.contains('\0') {
+        if prefix.is_empty() || has_nul(prefix) {
             return Ok(Vec::new());
         }
         // `~` sorts after every character of an id.
@@ -166,10 +185,16 @@ impl SessionReads for SharedReads {
         within: &FolderFilter,
         limit: usize,
     ) -> Result<Vec<SearchHit>, StoreError> {
+        if has_nul_folder(within) {
+            return Ok(Vec::new());
+        }
         self.read(view, |queries, values| shared_search::search(queries, values, words, within, limit))
     }
 
     fn recall(&mut self, view: &SessionView, query: &RecallQuery, now: u64) -> Result<RecallResults, StoreError> {
+        if has_nul_folder(&query.within) {
+            return Ok(RecallResults { hits: Vec::new(), partly: false });
+        }
         self.read(view, |queries, values| shared_search::recall(queries, values, query, now))
     }
 
@@ -180,6 +205,9 @@ impl SessionReads for SharedReads {
         from: u64,
         limit: usize,
     ) -> Result<Vec<StoredMessage>, StoreError> {
+        if has_nul(id) {
+            return Ok(Vec::new());
+        }
         self.read(view, |queries, values| shared_search::messages(queries, values, id, from, limit))
     }
 
@@ -188,6 +216,9 @@ impl SessionReads for SharedReads {
     }
 
     fn state(&mut self, view: &SessionView, id: &str) -> Result<Vec<StateEntry>, StoreError> {
+        if has_nul(id) {
+            return Ok(Vec::new());
+        }
         let select = format!(
             "SELECT t.owner, t.key, t.value FROM state t JOIN session s ON s.key = t.session
              WHERE s.id = $4 AND {ADMITTED} ORDER BY t.owner, t.key"
@@ -200,6 +231,9 @@ impl SessionReads for SharedReads {
     }
 
     fn find_uuid(&mut self, view: &SessionView, uuid: &str) -> Result<Option<String>, StoreError> {
+        if has_nul(uuid) {
+            return Ok(None);
+        }
         // The owner is a literal, so that the database can use the partial index.
         let select = format!(
             "SELECT s.id FROM state t JOIN session s ON s.key = t.session
@@ -247,6 +281,15 @@ impl SessionReads for SharedReads {
     fn audit_sessions(&mut self, view: &SessionView, prefix: &str) -> Result<Vec<String>, StoreError> {
         self.database.read(|queries| shared_audit::sessions(queries, view, prefix))
     }
+}
+
+/// Returns whether a text has a NUL character. No column has one, and PostgreSQL refuses a query with one.
+fn has_nul(text: &str) -> bool {
+    text.contains('\0')
+}
+
+fn has_nul_folder(within: &FolderFilter) -> bool {
+    folder_params(within).0.as_deref().is_some_and(has_nul)
 }
 
 /// Reads the columns `seq, at, kind, body`.
