@@ -188,7 +188,14 @@ impl ClientConnection {
     /// session is not open here.
     pub(super) async fn close(&self, id: &acp::SessionId) -> Option<Arc<ClientSession>> {
         let open = self.all_open().remove(&*id.0)?;
-        open.leave(self, false).await;
+        open.closed.cancel();
+        if open.session.live().has_others(self.id) {
+            open.leave(self, false).await;
+        } else {
+            // This client stays attached until then, so that it gets the end of every call.
+            self.server.open_sessions.close(&open.shared).await;
+            open.shared.detach(self.id);
+        }
         Some(open)
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use skein::agents::Event;
 use skein::conversation::{Content, Message};
 
-use crate::support::acp::{Acp, of_kind, said, spoken};
+use crate::support::acp::{Acp, of_kind, said, selected, spoken};
 use crate::support::http::{HttpServer, Reply, good_server};
 use crate::support::{Sandbox, servers};
 
@@ -510,6 +510,29 @@ pub(crate) fn a_session_is_closed_after_its_turn() {
         assert_eq!(client.prompt(&session, "hello").0, "end_turn");
     }
     client.until("no command runs", |client| client.running("sleep 62").is_empty());
+}
+
+/// Close and delete end the calls of the turn as a cancel does, also one that waits for consent.
+#[test]
+pub(crate) fn a_close_ends_the_calls_of_the_turn() {
+    for (method, is_asked) in [("session/close", false), ("session/delete", false), ("session/close", true)] {
+        let sandbox = Sandbox::new();
+        let mut client = Acp::start(&sandbox);
+        client.on("session/request_permission", move |_| (!is_asked).then(|| selected("allow_once")));
+        let session = client.session();
+        let mark = client.mark();
+        let prompt = client.begin(&session, "run sleep 64");
+        if is_asked {
+            client.wait(mark, "a question", |message| message["method"] == "session/request_permission");
+        } else {
+            client.wait_update(mark, &session, "tool_call_update");
+            client.until("it runs", |client| !client.running("sleep 64").is_empty());
+        }
+        client.ask(method, json!({"sessionId": session}));
+        assert_eq!(client.ended(&prompt), "cancelled");
+        let end = of_kind(&client.updates(mark, &session), "tool_call_update").pop().expect("an end");
+        assert_eq!(end["status"], "failed", "{method} {is_asked}");
+    }
 }
 
 /// 46: folders beside the working directory can be reached, and nothing else can.

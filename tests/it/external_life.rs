@@ -162,6 +162,22 @@ fn what_it_left_open_is_told_to_have_failed() {
     assert!(end["toolCallId"].as_str().unwrap().ends_with("/left"), "{end}");
 }
 
+/// A close ends its calls as a cancel does.
+#[test]
+fn a_close_in_its_turn_ends_its_calls() {
+    let sandbox = Sandbox::new();
+    echoing(&sandbox, &echo(&[]), json!({}));
+    let (mut client, session) = in_echo(&sandbox);
+    client.on("session/request_permission", |_| None);
+    let mark = client.mark();
+    let prompt = client.begin(&session, "permit Wait");
+    client.wait(mark, "the question", |message| message["method"] == "session/request_permission");
+    client.ask("session/close", json!({"sessionId": session}));
+    assert_eq!(client.ended(&prompt), "cancelled");
+    let end = of_kind(&client.updates(mark, &session), "tool_call_update").pop().expect("an end");
+    assert_eq!(end["status"], "failed");
+}
+
 #[test]
 fn it_ends_with_skein_however_skein_ends() {
     for killed in [false, true] {
