@@ -7,6 +7,7 @@ mod completions;
 mod failure;
 mod known_models;
 mod known_providers;
+mod media;
 mod model_policy;
 mod overflow;
 mod queue;

@@ -1,13 +1,16 @@
 //! Converts content of messages and tool results between ACP's types and Skein's.
 
 use agent_client_protocol::v1::schema as acp;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::errors;
 use crate::conversation::Content;
 use crate::text::fence;
 
-/// Converts a prompt from ACP. Fails if it is empty or has content of a kind that Skein did not advertise.
+/// Converts a prompt from ACP. Fails if it is empty or has content of a kind that Skein did not advertise. Also fails
+/// if an image is not base64: a model would refuse it, and with it every later prompt of the session.
 pub(super) fn prompt(blocks: Vec<acp::ContentBlock>) -> Result<Vec<Content>, acp::Error> {
     if blocks.is_empty() {
         return Err(errors::invalid_params("the prompt is empty: give at least one content block"));
@@ -18,6 +21,9 @@ pub(super) fn prompt(blocks: Vec<acp::ContentBlock>) -> Result<Vec<Content>, acp
 fn content(block: acp::ContentBlock) -> Result<Content, acp::Error> {
     match block {
         acp::ContentBlock::Text(text) => Ok(Content::Text(text.text)),
+        acp::ContentBlock::Image(image) if image.data.is_empty() || STANDARD.decode(&image.data).is_err() => {
+            Err(errors::invalid_params("the prompt has an image whose `data` is not base64"))
+        }
         acp::ContentBlock::Image(image) => Ok(Content::Image { mime: image.mime_type, data: image.data }),
         acp::ContentBlock::ResourceLink(link) => Ok(Content::Link(json!(link))),
         acp::ContentBlock::Resource(resource) => Ok(Content::Resource(json!(resource.resource))),
@@ -81,6 +87,16 @@ mod tests {
             let said: acp::ContentBlock = serde_json::from_value(block_json.clone()).unwrap();
             let ours = prompt(vec![said]).unwrap();
             assert_eq!(serde_json::to_value(block(&ours[0])).unwrap(), block_json);
+        }
+    }
+
+    #[test]
+    fn an_image_that_is_not_base64_is_refused() {
+        for data in ["", "not base64!", "aGk", "data:image/png;base64,aGk="] {
+            let image = json!({"type": "image", "data": data, "mimeType": "image/png"});
+            let error = prompt(vec![serde_json::from_value(image).unwrap()]).unwrap_err();
+            assert_eq!(i32::from(error.code), -32602, "{data}");
+            assert!(json!(error).to_string().contains("not base64"), "{error:?}");
         }
     }
 

@@ -12,8 +12,8 @@ use futures::StreamExt as _;
 use futures::stream::{self, BoxStream, Stream};
 use genai::adapter::AdapterKind;
 use genai::chat::{
-    Binary, CacheControl, ChatMessage, ChatOptions, ChatRequest, ChatRole, ChatStreamEvent, ContentPart,
-    MessageContent, StopReason, StreamEnd, Tool, ToolCall, ToolResponse,
+    CacheControl, ChatMessage, ChatOptions, ChatRequest, ChatRole, ChatStreamEvent, ContentPart, MessageContent,
+    StopReason, StreamEnd, Tool, ToolCall, ToolResponse,
 };
 use genai::resolver::{AuthData, Endpoint};
 use genai::{Client, ModelIden, ModelSpec, ServiceTarget};
@@ -22,6 +22,7 @@ use serde_json::{Map, Value, json};
 use super::completions::{AnswerEvents, CompletionsClient, HEADER_TIMEOUT, READ_TIMEOUT};
 use super::failure::{FailureKind, ProviderSecrets, RequestFailure};
 use super::known_providers::{KNOWN, KnownProvider, OWN};
+use super::media::content_part;
 use super::queue::{QueueTicket, RequestPlace, RequestQueue};
 use super::{
     LlmError, MAX_ANSWER, ModelInfo, ModelRegistry, ModelRequest, ModelStop, OfferedTool, Price, Provider,
@@ -124,7 +125,7 @@ impl HttpProvider {
 
     /// Converts a request to the types of the client that sends it.
     fn prepare(&self, request: &ModelRequest) -> PreparedRequest {
-        let messages = chat_history(request);
+        let messages = chat_history(request, self.target.model.adapter_kind);
         match &self.completions {
             Some(client) => {
                 let (client, tools) = (Arc::clone(client), Arc::clone(&request.tools));
@@ -380,13 +381,13 @@ fn address(known: &KnownProvider, base: Option<String>) -> String {
 }
 
 /// Converts the system prompt and the messages of a request.
-fn chat_history(request: &ModelRequest) -> Vec<ChatMessage> {
+fn chat_history(request: &ModelRequest, dialect: AdapterKind) -> Vec<ChatMessage> {
     let mut messages: Vec<ChatMessage> = Vec::with_capacity(request.messages.len() + 1);
     if !request.system.is_empty() {
         // Tools and system prompt stay the same while messages change, so the provider caches them separately.
         messages.push(ChatMessage::system(request.system.to_string()).with_options(CacheControl::Ephemeral));
     }
-    for message in request.messages.iter().flat_map(|message| chat_messages(message)) {
+    for message in request.messages.iter().flat_map(|message| chat_messages(message, dialect)) {
         match messages.last_mut() {
             // Some models expect alternating roles, so consecutive user messages are merged, such as a summary and a
             // prompt.
@@ -416,7 +417,7 @@ fn with_tools(chat: ChatRequest, tools: &[OfferedTool]) -> ChatRequest {
 }
 
 /// Converts a message. Tool results become a separate message; their images follow in a user message.
-fn chat_messages(message: &Message) -> Vec<ChatMessage> {
+fn chat_messages(message: &Message, dialect: AdapterKind) -> Vec<ChatMessage> {
     let role = match message.role {
         Role::User => ChatRole::User,
         Role::Assistant => ChatRole::Assistant,
@@ -425,7 +426,7 @@ fn chat_messages(message: &Message) -> Vec<ChatMessage> {
     let mut results = Vec::new();
     for part in &message.parts {
         match part {
-            MessagePart::Content(content) => parts.push(content_part(content)),
+            MessagePart::Content(content) => parts.push(content_part(content, dialect)),
             MessagePart::Thought(_) => {}
             MessagePart::ToolUse(call) => parts.push(ContentPart::ToolCall(ToolCall {
                 call_id: call.id.clone(),
@@ -440,7 +441,7 @@ fn chat_messages(message: &Message) -> Vec<ChatMessage> {
                 response.fn_name = Some(sendable_name(&result.name));
                 results.push(ContentPart::ToolResponse(response));
                 let others = result.content.iter().filter(|content| content.as_text().is_none());
-                parts.extend(others.map(content_part));
+                parts.extend(others.map(|content| content_part(content, dialect)));
             }
         }
     }
@@ -475,16 +476,6 @@ fn sendable_name(name: &str) -> String {
     if name.is_empty() { "unnamed".to_owned() } else { name }
 }
 
-fn content_part(content: &Content) -> ContentPart {
-    match content {
-        Content::Text(text) | Content::Injected(text) => ContentPart::Text(text.clone()),
-        Content::Image { mime, data } | Content::Audio { mime, data } => {
-            ContentPart::Binary(Binary::from_base64(mime.clone(), Arc::<str>::from(data.as_str()), None))
-        }
-        Content::Resource(_) | Content::Link(_) => ContentPart::Text(content.to_plain_text()),
-    }
-}
-
 #[cfg(test)]
 #[path = "dialect_tests.rs"]
 mod dialect_tests;
@@ -496,7 +487,7 @@ mod tests {
     #[test]
     fn what_is_said_beside_a_prompt_is_sent_before_it_as_text() {
         let message = Message::user(vec![Content::Injected("beside".to_owned()), Content::text("hello")]);
-        let [sent] = chat_messages(&message).try_into().expect("one message");
+        let [sent] = chat_messages(&message, AdapterKind::OpenAI).try_into().expect("one message");
         assert_eq!(sent.content.texts(), ["beside", "hello"]);
     }
 
