@@ -285,7 +285,7 @@ impl ClientRequest<'_> {
         let notifier = self.client.notifier().filter(|_| asks);
         if let Some(notifier) = &notifier {
             let call = ToolUse { id: id.clone(), name: name.clone(), arguments: Value::Object(arguments.clone()) };
-            notifier.log(Event::ToolStarted { call, by: None });
+            lock(&self.client.relay).log_own(notifier.as_ref(), Event::ToolStarted { call, by: None });
         }
         let permitted = binding.permit(&name, &arguments, &context).await;
         if let Some(notifier) = notifier {
@@ -293,7 +293,8 @@ impl ClientRequest<'_> {
                 Ok(()) => ToolOutcome::text("allowed"),
                 Err(error) => ToolOutcome { refused: true, ..ToolOutcome::error(error.to_string()) },
             };
-            notifier.log(Event::ToolEnded { id, name, outcome, activity: Vec::new() });
+            let ended = Event::ToolEnded { id, name, outcome, activity: Vec::new() };
+            lock(&self.client.relay).log_own(notifier.as_ref(), ended);
         }
         permitted.map_err(|error| RpcError::new(-32603, error.to_string()))
     }

@@ -163,6 +163,13 @@ impl UpdateRelay {
         }
     }
 
+    /// Logs an event of Skein itself, after the text that the agent has sent so far. `notifier` is that of the turn to
+    /// which the event belongs, which may have ended.
+    pub(super) fn log_own(&mut self, notifier: &dyn Notifier, event: Event) {
+        self.flush();
+        notifier.log(event);
+    }
+
     /// Counts an update of `bytes` bytes against the limits of the turn.
     pub(super) fn admit(&mut self, bytes: usize) -> UpdateVerdict {
         let size = self.size.saturating_add(bytes);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::acp::{Acp, of_kind, said, spoken};
 use crate::support::outside::{manifest, mode};
-use crate::support::peers::echo;
+use crate::support::peers::{Peer, echo};
 use crate::support::{Sandbox, servers};
 
 /// An agent `echo` with a mode for each way to be held.
@@ -112,6 +112,33 @@ fn what_it_writes_and_runs_needs_the_users_consent() {
     let (_, updates) = client.prompt(&session, "run touch more.txt");
     assert!(spoken(&updates).contains("read-only"), "{}", spoken(&updates));
     assert!(!sandbox.path("project/more.txt").exists());
+}
+
+/// A loaded session has its words and the requests that the user was asked about in the order in which they came.
+#[test]
+fn a_loaded_session_keeps_the_order_of_words_and_requests() {
+    let sandbox = fenced(&["--resume"]);
+    let (state, file) = (sandbox.path("home/echo"), path(&sandbox, "new.txt"));
+    std::fs::create_dir_all(&state).unwrap();
+    let env = vec![("SKEIN_ACP_ECHO_STATE".to_owned(), state.to_string_lossy().into_owned())];
+    let runner = mode("runner", json!(["read", "edit", "command"]), json!(["developer"]));
+    sandbox.install(&manifest("echo", &Peer { env, ..echo(&["--resume"]) }, &[runner]));
+    let (mut client, session) = in_mode(&sandbox, "runner");
+    client.on_permission("allow_once");
+    let order = |updates: &[Value]| {
+        let kinds = updates.iter().filter_map(|update| match update["sessionUpdate"].as_str()? {
+            "agent_message_chunk" => update["content"]["text"].as_str().map(str::to_owned),
+            kind @ "tool_call" => Some(kind.to_owned()),
+            _ => None,
+        });
+        kinds.collect::<Vec<_>>()
+    };
+    let (_, updates) = client.prompt(&session, &format!("after I write: write {file} x"));
+    assert_eq!(order(&updates), ["I write", "tool_call", "written"]);
+    client.ask("session/close", json!({"sessionId": session}));
+    let (cwd, mark) = (client.cwd(), client.mark());
+    client.ask("session/load", json!({"sessionId": session, "cwd": cwd, "mcpServers": []}));
+    assert_eq!(order(&client.updates(mark, &session)), ["I write", "tool_call", "written"]);
 }
 
 #[test]

@@ -38,9 +38,18 @@ impl Turn {
             drop(std::fs::write(file, said.unwrap_or_default().to_string()));
         }
         let reason = if cancelled.load(Ordering::SeqCst) { "cancelled" } else { "end_turn" };
-        answer(id, json!({"stopReason": reason}));
+        match prompt.trim().strip_prefix("answer ").and_then(|text| serde_json::from_str::<Value>(text).ok()) {
+            Some(mut whole) => {
+                (whole["jsonrpc"], whole["id"]) = (json!("2.0"), id.clone());
+                write_line(&whole.to_string());
+            }
+            None => answer(id, json!({"stopReason": reason})),
+        }
         if let Some(words) = prompt.trim().strip_prefix("late ") {
             self.say(words);
+        }
+        if let Some(text) = prompt.trim().strip_prefix("late-update ") {
+            update(&self.session, serde_json::from_str(text).unwrap_or_default());
         }
     }
 
@@ -146,7 +155,13 @@ impl Turn {
                 let both = [output.stdout, output.stderr].concat();
                 self.say(&String::from_utf8_lossy(&both));
             }
-            "late" => {}
+            // What they do follows the turn, or is its end.
+            "late" | "late-update" | "answer" => {}
+            "after" => {
+                let (words, next) = rest.split_once(": ").unwrap_or((rest, ""));
+                self.say(words);
+                self.obey(next, cancelled)?;
+            }
             "extra" => {
                 let mut extra = chunk("agent_message_chunk", "extra");
                 extra["_meta"] = json!({"skein.test/mark": {"deep": [1, 2, 3]}});
