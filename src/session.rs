@@ -436,13 +436,15 @@ impl Session {
         &self.sessions
     }
 
-    /// Ends the delegated tasks of the session and the services that belong to it. The store keeps the session.
+    /// Ends the delegated tasks of the session, its external sessions and the services that belong to it. The store
+    /// keeps the session.
     pub fn close(&self) {
         self.run_end_hooks();
         if let Some(delegator) = self.context.delegator.get() {
             delegator.stop();
         }
         self.context.end();
+        self.setup().external_sessions().close();
     }
 
     fn setup(&self) -> Arc<SessionSetup> {

@@ -135,11 +135,16 @@ impl SharedSessions {
         futures::future::join_all(open.iter().map(|open| open.interrupt())).await;
     }
 
-    /// Ends a session that no connection shows any more: cancels its turn, waits for its end and closes the session.
+    /// Ends a session that no other connection shows: cancels its turn, waits for its end and closes the session.
     pub async fn close(&self, open: &SharedSession) {
         self.remove(open);
         open.interrupt().await;
+        let is_external = open.session.is_external();
         open.session.close();
+        // The close stores what an external agent said after its turn. A client may load the session next.
+        if is_external && let Err(error) = open.session.sessions().store().flush(open.session.id()).await {
+            tracing::warn!(session = open.session.id(), %error, "the last events of a session could not be stored");
+        }
     }
 }
 

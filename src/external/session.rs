@@ -350,6 +350,17 @@ impl AcpSession {
     }
 }
 
+impl Drop for AcpSessionHandle {
+    /// Ends what the agent began after its last turn, if the Skein session is closed. A session that continues has
+    /// another reason: its agent has ended, or its turns were undone.
+    fn drop(&mut self) {
+        let client = &self.0.client;
+        if client.binding().is_some_and(|bound| bound.session.lifetime().has_ended()) {
+            lock(&client.relay).end("the session was closed", false);
+        }
+    }
+}
+
 impl ExternalSession for AcpSessionHandle {
     fn id(&self) -> String {
         self.0.id().to_owned()

@@ -133,8 +133,8 @@ struct ActiveCall {
 
 impl UpdateRelay {
     pub(super) fn begin(&mut self, notifier: Arc<dyn Notifier>) {
-        // Text that arrived after the last turn belongs to that turn.
-        self.flush();
+        // What arrived after the last turn belongs to that turn.
+        self.end("the turn had ended", true);
         *self = Self { notifier: Some(notifier), ..Self::default() };
     }
 

@@ -11,8 +11,8 @@ use super::recorder::row;
 use super::setup::SessionSetup;
 use super::{PromptError, Session, SessionError};
 use crate::agents::{
-    BudgetMeter, Event, ExternalOptionError, ExternalSession, ExternalSessionRequest, History, Notifier, StatusUpdate,
-    StopReason, TurnEnd, TurnInput, emit_completed_call,
+    BudgetMeter, Event, ExternalAgentError, ExternalOptionError, ExternalSession, ExternalSessionRequest, History,
+    Notifier, StatusUpdate, StopReason, TurnEnd, TurnInput, emit_completed_call,
 };
 use crate::conversation::{Content, Message, Role, Usage};
 use crate::tool::truncate;
@@ -48,6 +48,10 @@ impl Session {
         must: bool,
     ) -> Result<Option<Arc<dyn ExternalSession>>, SessionError> {
         let Some((who, key)) = setup.external_agent() else { return Ok(None) };
+        if self.context().lifetime().has_ended() {
+            let reason = "its session is closed".to_owned();
+            return Err(ExternalAgentError::NotStarted { agent: who.name().clone(), reason }.into());
+        }
         let host = setup.host();
         // The services of the mode start before the agent process.
         let binding = setup.binding().await?;

@@ -128,6 +128,13 @@ impl ExternalSessions {
         Ok(())
     }
 
+    /// Closes all external sessions. Keeps their ids.
+    pub(super) fn close(&self) {
+        let open: Vec<_> = self.states().values_mut().filter_map(|state| state.session.take()).collect();
+        // Without the lock: a session that ends logs what its agent left open.
+        drop(open);
+    }
+
     /// Forgets all external sessions, because the agents know messages that are no longer in the history.
     pub(super) fn forget(&self) {
         self.states().clear();

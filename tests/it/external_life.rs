@@ -162,6 +162,50 @@ fn what_it_left_open_is_told_to_have_failed() {
     assert!(end["toolCallId"].as_str().unwrap().ends_with("/left"), "{end}");
 }
 
+/// An agent `echo` that keeps its sessions from one opening to the next.
+fn remembering(sandbox: &Sandbox) -> (Acp, String) {
+    let state = sandbox.path("home/echo");
+    std::fs::create_dir_all(&state).unwrap();
+    let env = vec![("SKEIN_ACP_ECHO_STATE".to_owned(), state.to_string_lossy().into_owned())];
+    echoing(sandbox, &Peer { env, ..echo(&["--resume"]) }, json!({}));
+    in_echo(sandbox)
+}
+
+/// What it tells after its turn is stored, and a call that it began then is told as failed.
+#[test]
+fn what_it_tells_after_its_turn_is_kept_and_ended() {
+    let sandbox = Sandbox::new();
+    let (mut client, session) = remembering(&sandbox);
+    let call = |id: &str| {
+        let call = json!({"sessionUpdate": "tool_call", "toolCallId": id, "title": "Late", "status": "in_progress"});
+        format!("late-update {call}")
+    };
+    let mark = client.mark();
+    client.prompt(&session, &call("first"));
+    client.wait_update(mark, &session, "tool_call");
+    // The next turn ends it.
+    let (_, updates) = client.prompt(&session, "say on");
+    assert_eq!(of_kind(&updates, "tool_call_update").pop().expect("an end")["status"], "failed");
+    let mark = client.mark();
+    client.prompt(&session, &call("second"));
+    client.wait_update(mark, &session, "tool_call");
+    // And so does the end of the session.
+    client.ask("session/close", json!({"sessionId": session}));
+    assert_eq!(of_kind(&client.updates(mark, &session), "tool_call_update").pop().expect("an end")["status"], "failed");
+    let (cwd, mark) = (client.cwd(), client.mark());
+    let load = json!({"sessionId": session, "cwd": cwd, "mcpServers": []});
+    client.ask("session/load", load.clone());
+    assert_eq!(of_kind(&client.updates(mark, &session), "tool_call_update").len(), 2);
+    let words = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "farewell"}});
+    let mark = client.mark();
+    client.prompt(&session, &format!("late-update {words}"));
+    client.wait_update(mark, &session, "agent_message_chunk");
+    client.ask("session/close", json!({"sessionId": session}));
+    let mark = client.mark();
+    client.ask("session/load", load);
+    assert_eq!(spoken(&client.updates(mark, &session)), "onfarewell");
+}
+
 /// A close ends its calls as a cancel does.
 #[test]
 fn a_close_in_its_turn_ends_its_calls() {

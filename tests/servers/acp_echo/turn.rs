@@ -49,6 +49,8 @@ impl Turn {
             self.say(words);
         }
         if let Some(text) = prompt.trim().strip_prefix("late-update ") {
+            // Skein must have ended the turn by then.
+            std::thread::sleep(Duration::from_millis(300));
             update(&self.session, serde_json::from_str(text).unwrap_or_default());
         }
     }
