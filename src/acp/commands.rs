@@ -155,6 +155,11 @@ pub(super) enum ParsedPrompt {
     Compact,
 }
 
+/// Returns true if a prompt begins like a slash command, which may exist or not.
+pub(super) fn is_command(prompt: &[Content]) -> bool {
+    prompt.first().and_then(Content::as_text).is_some_and(|text| text.trim_start().starts_with('/'))
+}
+
 /// Parses a slash command at the start of a prompt, and attaches linked resources. A prompt without a known command
 /// goes to the model unchanged. Checks of lessons run with the variables `checks`. Fails if the arguments of a command
 /// do not fit or its service fails.

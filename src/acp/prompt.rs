@@ -12,6 +12,7 @@ use super::stop_reason::stop_reason;
 use super::updates::Updates;
 use super::{content, errors, options};
 use crate::agents::{Notifier, StatusUpdate, StopReason, TurnEnd};
+use crate::conversation::Content;
 use crate::orchestrator::PromptOptions;
 use crate::project::load_project;
 use crate::session::{LiveSession, PromptError, SessionRoots, TurnFailure, name_session};
@@ -26,6 +27,7 @@ pub(super) async fn prompt(
     blocks: Vec<acp::ContentBlock>,
 ) -> Result<acp::PromptResponse, acp::Error> {
     let prompt = content::prompt(blocks)?;
+    let given = prompt.clone();
     let updates = Arc::clone(&open.viewer);
     let ready = async {
         let order = place.wait().await;
@@ -44,7 +46,12 @@ pub(super) async fn prompt(
     };
     let (order, parsed) = tokio::select! {
         biased;
-        () = running.cancel().cancelled() => return Ok(acp::PromptResponse::new(acp::StopReason::Cancelled)),
+        () = running.cancel().cancelled() => {
+            if !commands::is_command(&given) {
+                store_cancelled(connection, open, running, given).await;
+            }
+            return Ok(acp::PromptResponse::new(acp::StopReason::Cancelled));
+        }
         ready = ready => ready?,
     };
     // The search of folders for commands must not delay the first request to the model. An external agent may end during
@@ -54,7 +61,10 @@ pub(super) async fn prompt(
     if !commands_later {
         send_changed_commands(open, running.cancel()).await;
     }
-    if asks_model && running.cancel().is_cancelled() {
+    if running.cancel().is_cancelled()
+        && let Ok(ParsedPrompt::Prompt(prompt) | ParsedPrompt::ServicePrompt(prompt)) = parsed
+    {
+        store_cancelled(connection, open, running, prompt).await;
         return Ok(acp::PromptResponse::new(acp::StopReason::Cancelled));
     }
     let (prompt, typed) = match parsed? {
@@ -132,6 +142,26 @@ async fn send_changed_commands(open: &ClientSession, cancel: &CancellationToken)
         () = cancel.cancelled() => {}
         changed = changed => changed.into_iter().for_each(|update| open.viewer.send(update)),
     }
+}
+
+/// Stores a prompt that was cancelled before its turn began, and shows it to the other viewers. Does nothing if the
+/// client may not begin a turn.
+async fn store_cancelled(
+    connection: &ClientConnection,
+    open: &ClientSession,
+    running: &RunningTurn,
+    prompt: Vec<Content>,
+) {
+    let Ok(pending) = open.session.begin_for(&open.grant) else { return };
+    let live = Arc::clone(open.session.live());
+    live.begin(connection.id, open.session.event_count());
+    let showing = LiveTurnGuard(Arc::clone(&live));
+    if let Some(title) = pending.name_after(&prompt) {
+        live.status(StatusUpdate::Title(title));
+    }
+    // Boxed, because every prompt would keep room for it.
+    let ended = Box::pin(pending.run(prompt.into(), live, running.cancel())).await;
+    showing.end(&ended);
 }
 
 /// Ends the turn for the viewers of the session, also if the turn is dropped.

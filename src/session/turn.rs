@@ -7,11 +7,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::external::ExternalTurn;
 use super::metrics::CountGuard;
+use super::recorder::SessionRecorder;
 use super::setup::SessionSetup;
 use super::{PromptError, Session, SessionSettings};
 use crate::agents::{Event, Exchange, History, Notifier, StopReason, TurnEnd, TurnInput};
 use crate::checkpoint::SessionHold;
-use crate::conversation::{Content, Usage};
+use crate::conversation::{Content, Message, Usage};
 use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
 use crate::principal::UsagePermit;
@@ -160,6 +161,10 @@ impl PendingTurn {
         };
         let Some(worker) = prepared else {
             let end = TurnEnd { ending: StopReason::Cancelled, usage: Usage::default() };
+            if let Err(error) = session.store_cancelled_turn(&mut history, opening.prompt, &end, &front).await {
+                tracing::warn!(session = session.id(), %error, "the prompt of a cancelled turn could not be stored");
+            }
+            drop((until_end, hold, history, permit, client_permit));
             front.log(Event::TurnEnded { end: end.clone() });
             return Ok(end);
         };
@@ -203,6 +208,27 @@ impl PendingTurn {
         drop((until_end, hold, history, permit, client_permit));
         front.log(Event::TurnEnded { end: end.clone() });
         Ok(end)
+    }
+}
+
+impl Session {
+    /// Stores the prompt and the end of a turn that was cancelled before its work began.
+    async fn store_cancelled_turn(
+        &self,
+        history: &mut History,
+        prompt: Vec<Content>,
+        end: &TurnEnd,
+        front: &Arc<dyn Notifier>,
+    ) -> Result<(), PromptError> {
+        self.check_owned()?;
+        // The turn may have been cancelled before its history was current.
+        self.catch_up(history).await?;
+        let recorder = SessionRecorder::new(&self.sessions, self.id(), &self.events, front);
+        let prompt = Arc::new(Message::user(prompt));
+        history.push(Arc::clone(&prompt));
+        recorder.log(Event::Message { message: prompt });
+        recorder.log(Event::TurnEnded { end: end.clone() });
+        Ok(self.flush().await?)
     }
 }
 

@@ -535,6 +535,31 @@ pub(crate) fn a_close_ends_the_calls_of_the_turn() {
     }
 }
 
+/// A prompt that is cancelled while a service starts is stored like any other. A command is not.
+#[test]
+pub(crate) fn a_prompt_cancelled_before_its_turn_is_stored() {
+    let sandbox = Sandbox::new();
+    let mut client = Acp::start(&sandbox);
+    let params = json!({"cwd": client.cwd(), "mcpServers": [echo("mute", &["--silent"], &[])]});
+    let [command, session] = ["/tools", "remember me"].map(|text| {
+        let session = client.ask("session/new", params.clone())["sessionId"].as_str().unwrap().to_owned();
+        let prompt = client.begin(&session, text);
+        client.cancel(&session);
+        assert_eq!(client.ended(&prompt), "cancelled");
+        session
+    });
+    let listed = client.ask("session/list", json!({}));
+    let shown: Vec<_> =
+        listed["sessions"].as_array().unwrap().iter().map(|it| [&it["sessionId"], &it["title"]]).collect();
+    assert_eq!(shown, [[&json!(session), &json!("remember me")]], "{command} is not stored");
+    client.ask("session/close", json!({"sessionId": session}));
+    let mark = client.mark();
+    let load = json!({"sessionId": session, "cwd": client.cwd(), "mcpServers": []});
+    let loaded = client.ask("session/load", load);
+    assert_eq!(said(&client.updates(mark, &session), "user_message_chunk"), "remember me");
+    assert!(loaded["_meta"].to_string().contains(r#""stopReason":"cancelled""#), "{loaded}");
+}
+
 /// 46: folders beside the working directory can be reached, and nothing else can.
 #[test]
 pub(crate) fn additional_directories_can_be_reached() {
