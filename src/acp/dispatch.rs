@@ -225,7 +225,12 @@ async fn respond_to_change<T: agent_client_protocol::JsonRpcResponse>(
     if responder.respond_with_result(answer.map_err(Into::into)).is_err() || !done {
         return;
     }
-    for update in options::refresh_updates(open).await {
+    let updates = tokio::select! {
+        biased;
+        () = open.closed.cancelled() => return,
+        updates = options::refresh_updates(open) => updates,
+    };
+    for update in updates {
         let id = acp::SessionId::new(open.session.id());
         drop(client.send_notification(acp::SessionNotification::new(id, update)));
     }

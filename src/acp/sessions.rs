@@ -335,13 +335,18 @@ pub(super) async fn delete(
     deleted.map(drop).map_err(|error| errors::session(&error))
 }
 
-/// Sends the commands, options and notices of a session after the response that opened it.
+/// Sends the commands, options and notices of a session after the response that opened it. Sends nothing if the session
+/// is closed meanwhile.
 pub(super) async fn finish_setup(
     connection: &ClientConnection,
     client: &ConnectionTo<Client>,
     open: &Arc<ClientSession>,
 ) {
-    let commands = super::commands::update(open).await;
+    let commands = tokio::select! {
+        biased;
+        () = open.closed.cancelled() => return,
+        commands = super::commands::update(open) => commands,
+    };
     let mut updates = vec![commands];
     // The options of an external agent are known only once it has opened a session.
     if open.session.external_session().is_some_and(|external| !external.options().is_empty()) {

@@ -560,6 +560,23 @@ pub(crate) fn a_prompt_cancelled_before_its_turn_is_stored() {
     assert!(loaded["_meta"].to_string().contains(r#""stopReason":"cancelled""#), "{loaded}");
 }
 
+/// A session that is closed while its services start is not spoken of again.
+#[test]
+pub(crate) fn a_session_closed_while_it_starts_is_silent() {
+    let sandbox = Sandbox::new();
+    let mut client = Acp::able(&sandbox, &[], &json!({"session": {"notices": {}}}));
+    let mute = echo("mute", &["--silent"], &[]);
+    let line = format!("{} --silent", mute["command"].as_str().unwrap());
+    let params = json!({"cwd": client.cwd(), "mcpServers": [mute]});
+    let session = client.ask("session/new", params)["sessionId"].as_str().unwrap().to_owned();
+    client.until("the server runs", |client| !client.running(&line).is_empty());
+    client.ask("session/close", json!({"sessionId": session}));
+    let mark = client.mark();
+    client.until("the server is gone", |client| client.running(&line).is_empty());
+    client.settle();
+    assert_eq!(client.updates(mark, &session), Vec::<Value>::new());
+}
+
 /// 46: folders beside the working directory can be reached, and nothing else can.
 #[test]
 pub(crate) fn additional_directories_can_be_reached() {
