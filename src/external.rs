@@ -13,6 +13,7 @@ mod advertised_options;
 mod health;
 mod client_methods;
 mod local;
+mod login;
 mod model;
 mod no_agents;
 mod connection;
@@ -445,19 +446,10 @@ fn refusal(who: &ExternalAgentSpec, reason: String) -> ExternalAgentError {
 }
 
 fn not_opened(who: &ExternalAgentSpec, error: RpcError, about: &Value) -> ExternalAgentError {
-    if error.code != -32000 {
-        return refusal(who, error.message);
+    if login::is_needed(&error) {
+        return login::login_error(&who.name, error, about);
     }
-    let methods = about["authMethods"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let words = |method: &Value| {
-        let text = |key: &str| method[key].as_str().unwrap_or_default().to_owned();
-        let (name, description) = (text("name"), text("description"));
-        if description.is_empty() { name } else { format!("{name} ({description})") }
-    };
-    let how: Vec<_> = methods.iter().map(words).collect();
-    let how = if how.is_empty() { error.message } else { format!("it offers {}", how.join(", ")) };
-    let how = format!("{how}; do that with the agent's own program, or give it its key by `inherit` in its manifest");
-    ExternalAgentError::LoginNeeded { agent: who.name.clone(), how }
+    refusal(who, error.message)
 }
 
 fn greeting(admitted: GrantedCapabilities) -> Value {

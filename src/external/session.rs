@@ -18,7 +18,7 @@ use super::local::LocalEditor;
 use super::rpc::RpcError;
 use super::services::OfferedServer;
 use super::updates::{TextChunk, UpdateRelay, UpdateVerdict};
-use super::{client_methods, lock, prompt, valid};
+use super::{client_methods, lock, login, prompt, valid};
 use crate::agents::{ExternalOptionError, ExternalSession, Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::broker::Binding;
 use crate::conversation::{Content, Usage};
@@ -215,10 +215,11 @@ impl AcpSession {
             },
             Some("refusal") => StopReason::Refusal,
             Some("cancelled") => StopReason::Cancelled,
-            other => StopReason::failure(format!(
-                "`{}` ended the turn in a way that ACP does not know: {other:?}",
+            Some(other) => StopReason::failure(format!(
+                "`{}` ended the turn with the stop reason `{other}`, which ACP does not know",
                 self.client.agent.name
             )),
+            None => StopReason::failure(format!("`{}` ended the turn without a stop reason", self.client.agent.name)),
         }
     }
 
@@ -229,6 +230,10 @@ impl AcpSession {
                 "the agent `{name}` ended in the middle of the turn: {}. Its earlier changes remain",
                 error.message
             );
+        }
+        if login::is_needed(&error) {
+            let about = self.connection.about.get().cloned().unwrap_or_default();
+            return login::login_error(name, error, &about).to_string();
         }
         let detail = error.data.as_ref().and_then(|data| data.as_str().or(data["details"].as_str()));
         let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();

@@ -223,6 +223,22 @@ fn a_close_in_its_turn_ends_its_calls() {
 }
 
 #[test]
+fn how_its_turn_failed_is_told_in_plain_words() {
+    let sandbox = Sandbox::new();
+    echoing(&sandbox, &echo(&[]), json!({}));
+    let (mut client, session) = in_echo(&sandbox);
+    for (answer, expected) in [
+        (json!({"error": {"code": -32000, "message": "expired"}}), "wants you to log in first: expired; do that with"),
+        (json!({"result": {"stopReason": "bored"}}), "with the stop reason `bored`, which ACP does not know"),
+        (json!({"result": {}}), "ended the turn without a stop reason"),
+    ] {
+        let prompt = client.begin(&session, &format!("answer {answer}"));
+        let error = client.answer(&prompt)["error"].clone();
+        assert!(error["message"].as_str().unwrap().contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn it_ends_with_skein_however_skein_ends() {
     for killed in [false, true] {
         let sandbox = Sandbox::new();
