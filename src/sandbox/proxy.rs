@@ -37,6 +37,7 @@ use commands::ProxyCommands;
 pub(super) use commands::limit_work;
 pub use commands::{CommandId, CommandNetwork, CommandPause};
 pub use company::{CompanyProxy, CompanyProxyError, ProxyVariables};
+use gate::HostConsent;
 pub use gate::{HostAnswer, HostGate, HostQuestion, HostRecord, HostRefusal, HostRuling, RefusalReason};
 pub use inspect::NameMismatch;
 use policy::ProfileDecision;
@@ -183,8 +184,16 @@ impl ProxyInner {
             (ProfileDecision::Ask, HostRuling::Allow) => listed(AddressReach::Public),
             (ProfileDecision::Ask, HostRuling::AllowExact) => listed(AddressReach::Private),
             (ProfileDecision::Allowed(_), HostRuling::Ask) | (ProfileDecision::Ask, _) => {
-                self.commands.consent(host, command).await?;
-                Ok(AdmittedHost { reach: of_consent, consented: true })
+                let reach = match self.commands.consent(host, command).await? {
+                    HostConsent::User => of_consent,
+                    // No user has seen the name of the host, which may lead to this machine's network.
+                    HostConsent::Level => AddressReach::Public,
+                };
+                if let Some(ip) = host.ip() {
+                    let checked = self.policy.check_address(ip, host.port(), reach);
+                    checked.map_err(|kind| RefusalReason::Address { address: ip.to_string(), kind })?;
+                }
+                Ok(AdmittedHost { reach, consented: true })
             }
             (ProfileDecision::Allowed(reach), _) => listed(reach),
         }

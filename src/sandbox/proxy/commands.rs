@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::gate::{HostAnswer, HostGate, HostQuestion, HostRecord, HostRefusal, RefusalReason};
+use super::gate::{HostAnswer, HostConsent, HostGate, HostQuestion, HostRecord, HostRefusal, RefusalReason};
 use crate::network::RemoteHost;
 use crate::task::TaskScope;
 
@@ -156,22 +156,27 @@ impl ProxyCommands {
 
     /// Returns when a rule, the approval level or the user, now or before, allows the host. Fails if one of them refuses,
     /// or the user does not answer in time; the question stays open then, and a later attempt gets the answer.
-    pub(super) async fn consent(&self, host: &RemoteHost, command: Option<CommandId>) -> Result<(), RefusalReason> {
+    pub(super) async fn consent(
+        &self,
+        host: &RemoteHost,
+        command: Option<CommandId>,
+    ) -> Result<HostConsent, RefusalReason> {
         // Before the earlier answers: a level that was tightened since then counts.
         if let Some(answer) = self.gate.settle(host) {
-            return answer.refusal().map_or(Ok(()), Err);
+            let is_consented = matches!(self.state().earlier_answer(&key(host), command), Some(Ok(())));
+            return answer.consent().map(|by| if is_consented { HostConsent::User } else { by });
         }
         let mut answer = {
             let mut state = self.state();
             if let Some(known) = state.earlier_answer(&key(host), command) {
-                return known;
+                return known.map(|()| HostConsent::User);
             }
             self.join_question(&mut state, host, command)?
         };
         let _pause = self.pause(command);
         let answered = tokio::time::timeout(self.patience, answer.wait_for(Option::is_some)).await;
         match answered.ok().and_then(Result::ok).and_then(|answer| answer.clone()) {
-            Some(answer) => answer.refusal().map_or(Ok(()), Err),
+            Some(answer) => answer.consent(),
             None => Err(RefusalReason::Unanswered),
         }
     }

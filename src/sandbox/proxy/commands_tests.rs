@@ -80,19 +80,19 @@ async fn equal_questions_become_one() {
         commands.consent(&web, Some(second.id())),
         answering,
     );
-    assert_eq!((a, b, c), (Ok(()), Ok(()), Ok(())));
+    assert_eq!((a, b, c), (Ok(HostConsent::User), Ok(HostConsent::User), Ok(HostConsent::User)));
     assert!(questions.try_recv().is_err());
     // It lasts until the command ends.
-    assert_eq!(commands.consent(&one, Some(second.id())).await, Ok(()));
+    assert_eq!(commands.consent(&one, Some(second.id())).await, Ok(HostConsent::User));
     drop(second);
     let third = commands.begin("npm ci".into(), &[]);
     let asked = async { questions.recv().await.unwrap().1.send(HostAnswer::Session).unwrap() };
-    assert_eq!(tokio::join!(commands.consent(&one, Some(third.id())), asked).0, Ok(()));
+    assert_eq!(tokio::join!(commands.consent(&one, Some(third.id())), asked).0, Ok(HostConsent::User));
     // The other answer lasts for the session.
     drop(third);
     let fourth = commands.begin("npm ci".into(), &[]);
-    assert_eq!(commands.consent(&one, Some(fourth.id())).await, Ok(()));
-    assert_eq!(commands.consent(&one, None).await, Ok(()));
+    assert_eq!(commands.consent(&one, Some(fourth.id())).await, Ok(HostConsent::User));
+    assert_eq!(commands.consent(&one, None).await, Ok(HostConsent::User));
 }
 
 #[tokio::test(start_paused = true)]
@@ -108,7 +108,7 @@ async fn a_connection_waits_30_s_and_a_retry_gets_the_answer() {
         tokio::time::sleep(Duration::from_secs(10)).await;
         answer.send(HostAnswer::Once).unwrap();
     };
-    assert_eq!(tokio::join!(commands.consent(&server, Some(command.id())), late).0, Ok(()));
+    assert_eq!(tokio::join!(commands.consent(&server, Some(command.id())), late).0, Ok(HostConsent::User));
     assert_eq!(start.elapsed(), Duration::from_secs(40));
     assert!(questions.try_recv().is_err(), "one question for both attempts");
 }
@@ -125,7 +125,7 @@ async fn a_refusal_of_the_user_lasts_as_long_as_the_command() {
     assert_eq!(commands.consent(&server, Some(command.id())).await, Err(declined()));
     // Another command asks for itself.
     let yes = async { questions.recv().await.unwrap().1.send(HostAnswer::Once).unwrap() };
-    assert_eq!(tokio::join!(commands.consent(&server, Some(other.id())), yes).0, Ok(()));
+    assert_eq!(tokio::join!(commands.consent(&server, Some(other.id())), yes).0, Ok(HostConsent::User));
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,8 +144,8 @@ async fn a_refusal_without_a_user_holds_for_one_attempt() {
     }
     // Now a user is there, and the answer lasts.
     let yes = async { questions.recv().await.unwrap().1.send(HostAnswer::Once).unwrap() };
-    assert_eq!(tokio::join!(commands.consent(&server, Some(service.id())), yes).0, Ok(()));
-    assert_eq!(commands.consent(&server, Some(service.id())).await, Ok(()));
+    assert_eq!(tokio::join!(commands.consent(&server, Some(service.id())), yes).0, Ok(HostConsent::User));
+    assert_eq!(commands.consent(&server, Some(service.id())).await, Ok(HostConsent::User));
     assert!(questions.try_recv().is_err());
 }
 
@@ -153,7 +153,7 @@ async fn a_refusal_without_a_user_holds_for_one_attempt() {
 async fn hosts_of_a_consented_command_line_cause_no_question() {
     let (commands, mut questions) = commands();
     let command = commands.begin("curl https://a.test".into(), &[host("a.test:443")]);
-    assert_eq!(commands.consent(&host("a.test:443"), Some(command.id())).await, Ok(()));
+    assert_eq!(commands.consent(&host("a.test:443"), Some(command.id())).await, Ok(HostConsent::User));
     assert!(questions.try_recv().is_err());
 }
 
@@ -192,7 +192,7 @@ async fn a_decision_of_the_level_holds_for_one_connection() {
     let service = commands.begin("service `echo`".into(), &[]);
     let server = host("a.test:443");
     gate.settle_with(Some(HostAnswer::Permitted));
-    assert_eq!(commands.consent(&server, Some(service.id())).await, Ok(()));
+    assert_eq!(commands.consent(&server, Some(service.id())).await, Ok(HostConsent::Level));
     gate.settle_with(Some(HostAnswer::Forbidden("the level".into())));
     let forbidden = Err(RefusalReason::Declined("the level".into()));
     assert_eq!(commands.consent(&server, Some(service.id())).await, forbidden);
@@ -200,8 +200,10 @@ async fn a_decision_of_the_level_holds_for_one_connection() {
     // The level asks now.
     gate.settle_with(None);
     let yes = async { questions.recv().await.unwrap().1.send(HostAnswer::Once).unwrap() };
-    assert_eq!(tokio::join!(commands.consent(&server, Some(service.id())), yes).0, Ok(()));
-    assert_eq!(commands.consent(&server, Some(service.id())).await, Ok(()));
+    assert_eq!(tokio::join!(commands.consent(&server, Some(service.id())), yes).0, Ok(HostConsent::User));
+    assert_eq!(commands.consent(&server, Some(service.id())).await, Ok(HostConsent::User));
+    gate.settle_with(Some(HostAnswer::Permitted));
+    assert_eq!(commands.consent(&server, Some(service.id())).await, Ok(HostConsent::User), "the user has seen it");
     // A stricter level counts more than an earlier answer of the user.
     gate.settle_with(Some(HostAnswer::Forbidden("the level".into())));
     assert_eq!(commands.consent(&server, Some(service.id())).await, forbidden);
@@ -216,8 +218,8 @@ async fn decisions_of_the_level_are_no_open_questions() {
         assert_eq!(commands.consent(&host, Some(command.id())).await, Err(RefusalReason::Unanswered));
     }
     gate.settle_with(Some(HostAnswer::Permitted));
-    assert_eq!(commands.consent(&host("more.test:443"), Some(command.id())).await, Ok(()));
-    assert_eq!(commands.consent(&host("host0.test:443"), Some(command.id())).await, Ok(()));
+    assert_eq!(commands.consent(&host("more.test:443"), Some(command.id())).await, Ok(HostConsent::Level));
+    assert_eq!(commands.consent(&host("host0.test:443"), Some(command.id())).await, Ok(HostConsent::Level));
 }
 
 #[tokio::test(start_paused = true)]

@@ -61,7 +61,24 @@ pub enum HostAnswer {
     Unavailable(String),
 }
 
+/// Who allows a host that is not listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HostConsent {
+    User,
+    /// The approval level, without a question.
+    Level,
+}
+
 impl HostAnswer {
+    /// Returns who allows the host. Fails with the reason of a refusal.
+    pub(super) fn consent(&self) -> Result<HostConsent, RefusalReason> {
+        match self.refusal() {
+            Some(reason) => Err(reason),
+            None if *self == HostAnswer::Permitted => Ok(HostConsent::Level),
+            None => Ok(HostConsent::User),
+        }
+    }
+
     /// Returns the reason of a refusal. `None` if the answer allows the host.
     pub(super) fn refusal(&self) -> Option<RefusalReason> {
         match self {

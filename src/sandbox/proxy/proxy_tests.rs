@@ -661,3 +661,15 @@ async fn consent_of_a_browser_covers_public_addresses_only() {
     assert!(head.contains("its address 10.0.0.1 is private"), "{head}");
     assert_eq!(*fixture.gate.asked.lock().unwrap(), ["example.com:443", "intranet.test:443"]);
 }
+
+#[tokio::test]
+async fn a_level_that_asks_nothing_opens_no_private_address() {
+    let gate = TestGate { answer: Some(HostAnswer::Permitted), ..TestGate::default() };
+    let mut setup = Setup { allow: &[], otherwise: OtherHosts::Ask, gate, ..Setup::default() };
+    setup.network.names.insert("intranet.test", vec!["10.0.0.1"]);
+    let fixture = setup.start();
+    for host in ["intranet.test:443", "10.0.0.1:80"] {
+        let (_, head) = fixture.connect(host).await;
+        assert!(head.contains("its address 10.0.0.1 is private"), "{head}");
+    }
+}
