@@ -3,7 +3,7 @@
 //! Invariant: no text of a model or tool controls the terminal while the user is asked, and nothing is printed into a
 //! question.
 
-use std::io::Write as _;
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -182,23 +182,33 @@ fn choice(
         display_line(&choosing.title)
     )?;
     // Show the input as well, because the title alone may hide what the call does.
-    if let Some(input) = &choosing.input {
-        let json = escape_json(&serde_json::to_string_pretty(input).unwrap_or_default());
-        let lines = json.lines().map(|line| format!("    {}", verbatim(line)));
-        lines.take(MAX_LINES).try_for_each(|line| writeln!(stderr, "{line}"))?;
-    }
+    let json = choosing.input.as_ref().map(|input| serde_json::to_string_pretty(input).unwrap_or_default());
+    let json = escape_json(&json.unwrap_or_default());
+    let lines: Vec<String> = json.lines().map(|line| format!("    {}", verbatim(line))).collect();
+    let folded = print_folded(&lines, &mut stderr)?;
     // One digit per option, for at most nine options.
     let options: Vec<_> = ('1'..='9').zip(&choosing.options).collect();
     for (key, option) in &options {
         writeln!(stderr, "    {BOLD}{key}{BOLD:#} {}", display_line(&option.name))?;
     }
+    if options.len() < choosing.options.len() {
+        writeln!(stderr, "    {QUIET}… {} more options{QUIET:#}", choosing.options.len() - options.len())?;
+    }
+    let all = if folded { format!(", {BOLD}s{BOLD:#} show all") } else { String::new() };
     let offer = || {
-        write!(anstream::stderr(), "  {BOLD}1{BOLD:#} to {BOLD}{}{BOLD:#}, or {BOLD}n{BOLD:#} no ", options.len())?;
+        let last = options.len();
+        write!(anstream::stderr(), "  {BOLD}1{BOLD:#} to {BOLD}{last}{BOLD:#}{all}, or {BOLD}n{BOLD:#} no ")?;
         anstream::stderr().flush()
     };
     let meaning = |key| {
         Ok(match key {
             Key::Letter('n' | 'N') | Key::Escape => Some(None),
+            Key::Letter('s' | 'S') if folded => {
+                let mut stderr = anstream::stderr();
+                lines.iter().try_for_each(|line| write!(stderr, "\n{line}"))?;
+                writeln!(stderr)?;
+                None
+            }
             Key::Letter(letter) => options.iter().find(|(key, _)| *key == letter).map(|(_, option)| Some(*option)),
             Key::Enter => None,
         })
@@ -206,6 +216,17 @@ fn choice(
     let chosen = keyboard.ask(given_up, offer, meaning)?.flatten();
     writeln!(stderr, "{BOLD}→ {}{BOLD:#}", chosen.map_or("no".to_owned(), |option| display_line(&option.name)))?;
     Ok(chosen.map(|option| option.id.clone()))
+}
+
+/// Prints lines, and how many more there are if they do not fit. Returns whether some are left out.
+fn print_folded(lines: &[String], output: &mut impl Write) -> std::io::Result<bool> {
+    let folded = lines.len() > MAX_LINES;
+    let few = if folded { MAX_LINES - 1 } else { lines.len() };
+    lines[..few].iter().try_for_each(|line| writeln!(output, "{line}"))?;
+    if folded {
+        writeln!(output, "    {QUIET}… {} more lines{QUIET:#}", lines.len() - few)?;
+    }
+    Ok(folded)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -228,7 +249,6 @@ enum ConsentPeriod {
 fn answer(question: &PermissionRequest, keyboard: &Keyboard, given_up: &AtomicBool) -> std::io::Result<ConsentAnswer> {
     let mut stderr = anstream::stderr();
     let lines = describe(question);
-    let folded = lines.len() > MAX_LINES;
     let yellow = AnsiColor::Yellow.on_default().bold();
     clear_line();
     let by = question.by.as_ref().map(|by| format!("{}: ", display_line(by))).unwrap_or_default();
@@ -247,11 +267,7 @@ fn answer(question: &PermissionRequest, keyboard: &Keyboard, given_up: &AtomicBo
         (None, None, None) => format!("{tool} wants to run:"),
     };
     writeln!(stderr, "{yellow}?{yellow:#} {by}{wish}")?;
-    let few = if folded { MAX_LINES - 1 } else { lines.len() };
-    lines[..few].iter().try_for_each(|line| writeln!(stderr, "{line}"))?;
-    if folded {
-        writeln!(stderr, "    {QUIET}… {} more lines{QUIET:#}", lines.len() - few)?;
-    }
+    let folded = print_folded(&lines, &mut stderr)?;
     let once_reason = question.once_reason();
     let once = once_reason.is_some();
     let note = match once_reason {
@@ -339,4 +355,23 @@ fn describe(question: &PermissionRequest) -> Vec<String> {
         lines.extend(json.lines().map(|line| format!("    {}", verbatim(line))));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_says_how_many_lines_it_leaves_out() {
+        let lines = |count: usize| (0..count).map(|line| line.to_string()).collect::<Vec<_>>();
+        let printed = |count: usize| {
+            let mut output = Vec::new();
+            let folded = print_folded(&lines(count), &mut output).unwrap();
+            (folded, String::from_utf8(output).unwrap())
+        };
+        let (folded, text) = printed(MAX_LINES);
+        assert!(!folded && text.lines().count() == MAX_LINES && !text.contains("more lines"));
+        let (folded, text) = printed(MAX_LINES + 5);
+        assert!(folded && text.lines().count() == MAX_LINES && text.contains("… 6 more lines"), "{text}");
+    }
 }
