@@ -5,12 +5,14 @@ mod accept;
 mod cgroup;
 mod command_env;
 mod consent;
+mod current_gate;
 mod entry_end;
 mod error;
 mod expand;
 mod explain;
 mod gate;
 pub mod git;
+mod git_index;
 mod inside_network;
 mod launcher;
 mod layer_probe;
@@ -22,6 +24,7 @@ mod paths;
 mod plan;
 mod profile;
 mod protected_git;
+mod protected_watch;
 pub mod proxy;
 mod request_table;
 mod running_sandbox;
@@ -35,6 +38,7 @@ mod wire;
 
 pub use command_env::{CERTIFICATE_VARIABLES, is_java};
 pub use consent::ConsentRefusal;
+pub use current_gate::CurrentGate;
 pub use entry_end::{EntryEnd, EntryFailure};
 pub use error::{SandboxError, SpawnError};
 pub use expand::{ExpandError, SandboxContext, protected_paths};
@@ -45,7 +49,9 @@ pub use layer_probe::{SANDBOX_PROCESS_ARGUMENT, probe_layers};
 pub use layers::{Layer, LayerRestriction, LayerState, Layers};
 pub use new_protected::{InstructionStamps, ProtectedSnapshot, quarantine};
 pub use path_refusals::{PathRefusal, RefusalRemedy};
-pub use paths::{HiddenPaths, PROTECTED, PROTECTED_EXAMPLES, ProtectedPath, find_protected, find_protected_name};
+pub use paths::{
+    HiddenPaths, PROTECTED, PROTECTED_EXAMPLES, ProtectedPath, find_protected, find_protected_link, find_protected_name,
+};
 pub use plan::TerminalSession;
 pub use profile::{
     ByteSize, CacheAccess, CommandPower, Enforcement, FileAccess, GitAccess, HostEntry, HostEntryError, HostSettings,
@@ -53,10 +59,9 @@ pub use profile::{
     SandboxDevice, SandboxLimits, SandboxProfile, SandboxSettings, StatedEnforcement, WritePath, is_below_root,
     is_relative, overlaps_hidden,
 };
+pub use protected_watch::{ProtectedWatch, ProtectedWatches};
 pub use request_table::CommandState;
-pub use running_sandbox::{
-    CurrentGate, RunningSandbox, SandboxRequest, SandboxSpec, SandboxStartError, SandboxedLaunch,
-};
+pub use running_sandbox::{RunningSandbox, SandboxRequest, SandboxSpec, SandboxStartError, SandboxedLaunch};
 pub use sandbox_process::{
     EnteredCommand, EntryError, SandboxChild, SandboxCommand, SandboxEntry, SandboxPorts, SandboxProcess, SingleSandbox,
 };

@@ -19,6 +19,7 @@ mod outer_call;
 mod requirement;
 mod text;
 mod preview;
+pub mod protected_check;
 mod session;
 mod state;
 mod target;

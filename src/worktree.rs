@@ -28,7 +28,7 @@ use repository::{MergeOutcome, RecordedTree, copy_index};
 pub use repository::{Repository, TaskFileChange};
 
 use crate::ids::{TASK_WORKTREE_PREFIX, random_id};
-use crate::sandbox::{HiddenPaths, ProtectedPath, find_protected};
+use crate::sandbox::{HiddenPaths, ProtectedPath, find_protected, find_protected_link};
 use crate::task::TaskScope;
 
 /// Begins the names of all branches of tasks.
@@ -341,7 +341,8 @@ impl TaskWorktree {
         save_mark()?;
         let top = self.repository.top();
         let protected = files.iter().find_map(|file| {
-            let (name, reason) = find_protected(&top.join(&file.path), Some(top))?;
+            let path = top.join(&file.path);
+            let (name, reason) = find_protected(&path, Some(top)).or_else(|| find_protected_link(&path, top))?;
             Some(ProtectedPath { shown: file.path.display().to_string(), name, reason })
         });
         let changes = TaskChanges { branch: branch.clone(), files, protected, commit };

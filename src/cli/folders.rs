@@ -157,6 +157,11 @@ impl Folders {
         self.state.join("sandbox-caches")
     }
 
+    /// Returns the folder for protected paths that a command created without consent.
+    pub(super) fn quarantine(&self) -> PathBuf {
+        self.state.join("quarantine")
+    }
+
     /// Formats a path for the user: relative if it is below the working directory.
     pub(super) fn display_path(&self, path: &Path) -> String {
         path.strip_prefix(&self.cwd).unwrap_or(path).display().to_string()

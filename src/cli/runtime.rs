@@ -182,7 +182,7 @@ fn sandbox_launcher(folders: &Folders, hidden: HiddenPaths) -> Result<SandboxLau
         caches: folders.sandbox_caches(),
         runtime_folder: std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
         sockets: sockets(folders),
-        quarantine: folders.state.join("quarantine"),
+        quarantine: folders.quarantine(),
         restriction: sandbox::test_settings()?.0,
         host: sandbox::host_resources(folders),
     })

@@ -4,6 +4,8 @@ mod enter;
 mod foreground;
 pub(super) mod machine;
 mod network;
+mod new_paths;
+mod signals;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,7 +17,6 @@ use std::process::{ExitCode, ExitStatus};
 
 use clap::{Args, Parser, ValueEnum};
 use rustix::process::Signal;
-use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput};
@@ -31,6 +32,8 @@ use crate::sandbox::{
 use foreground::Foreground;
 use network::CommandProxy;
 pub(super) use network::{ListOnly, host_resources};
+use new_paths::NewPaths;
+use signals::ForwardedSignals;
 
 /// Exit codes as those of `env` and `timeout`.
 const CANNOT_SET_UP: u8 = 125;
@@ -303,7 +306,21 @@ fn start(
     // There is no session whose user could be asked.
     profile.git = GitAccess::Off;
     profile.ports = PortAccess::Off;
-    let single = SingleSandbox::start(&profile, &restriction, || context(folders))?;
+    let watch = NewPaths::watch(&profile, folders);
+    let code = run_command(program, rest, &profile, &restriction, folders, output)?;
+    watch.withdraw(output);
+    Ok(code)
+}
+
+fn run_command(
+    program: &OsString,
+    rest: &[OsString],
+    profile: &SandboxProfile,
+    restriction: &LayerRestriction,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<u8, SandboxFailure> {
+    let single = SingleSandbox::start(profile, restriction, || context(folders))?;
     let foreground = Foreground::take();
     let duplicate = |fd: std::os::fd::BorrowedFd<'_>| {
         fd.try_clone_to_owned().map_err(|error| CommandError::work(error.to_string(), "check the limit of open files"))
@@ -328,7 +345,7 @@ fn start(
             return Ok(exit_code(status));
         }
     }
-    run_in_process(command, &profile, &context(folders)?, &restriction, &notices, foreground, output)
+    run_in_process(command, profile, &context(folders)?, restriction, &notices, foreground, output)
 }
 
 /// Runs the command in a sandbox process, which also machines with fewer layers have, and networks need. `notices` were
@@ -442,36 +459,6 @@ fn explain_profile(
         output.line(if holds { "`required` holds on this machine" } else { "`required` refuses on this machine" });
     }
     Ok(0)
-}
-
-/// Signals that this process passes on to the command.
-struct ForwardedSignals {
-    terminate: Listener,
-    hang_up: Listener,
-    interrupt: Listener,
-    quit: Listener,
-}
-
-impl ForwardedSignals {
-    fn listen() -> Result<Self, CommandError> {
-        let listen =
-            |kind| signal(kind).map_err(|error| CommandError::work(error.to_string(), "check the limit of open files"));
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            hang_up: listen(SignalKind::hangup())?,
-            interrupt: listen(SignalKind::interrupt())?,
-            quit: listen(SignalKind::quit())?,
-        })
-    }
-
-    async fn next(&mut self) -> Signal {
-        tokio::select! {
-            _ = self.terminate.recv() => Signal::TERM,
-            _ = self.hang_up.recv() => Signal::HUP,
-            _ = self.interrupt.recv() => Signal::INT,
-            _ = self.quit.recv() => Signal::QUIT,
-        }
-    }
 }
 
 /// Waits for the command, and forwards signals to it.

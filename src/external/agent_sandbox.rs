@@ -87,6 +87,7 @@ impl TerminalSandbox {
             },
             gate: Arc::new(CurrentGate::new(Arc::clone(&spec.gate))),
             servers: None,
+            watches: Some(session.path_watches().clone()),
         };
         let started = async {
             let launcher = self.launcher.as_ref().ok_or(SandboxStartError::NoLauncher)?;
@@ -130,7 +131,8 @@ impl LaunchContext {
                 Arc::make_mut(&mut profile).network.allow.push(address.to_string());
             }
         }
-        let request = SandboxRequest { profile, folders, gate, servers: None };
+        let watches = spec.profile.is_per_root().then(|| session.path_watches().clone());
+        let request = SandboxRequest { profile, folders, gate, servers: None, watches };
         Ok(ProgramSandbox { launcher: self.sandbox.as_ref(), request, line: format!("agent `{}`", who.name) })
     }
 }

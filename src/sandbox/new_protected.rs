@@ -1,8 +1,8 @@
 //! Finds protected paths that a command has created, and changes of files that agents and CI follow.
 //!
 //! A sandbox cannot cover a path that does not exist, so Skein compares the roots after each command with those at the
-//! start of the sandbox. It looks at the roots themselves and at git folders one level below, because a deeper search
-//! would cost more than most commands.
+//! start of the sandbox. It looks at the roots themselves, at git folders one level below and at all submodules, which
+//! git enters by itself. A deeper search would cost more than most commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,11 +10,12 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::paths::{PROTECTED, ProtectedPath, find_protected, same_name};
-use super::protected_git::{is_harmless_entry, is_harmless_folder, program_parts};
+use super::git_index::{Submodules, find_submodules};
+use super::paths::{
+    MAKES_GIT_FOLDER, OF_GIT, PROTECTED, ProtectedPath, RUNS_PROGRAMS_OF_GIT, find_protected, same_name,
+};
+use super::protected_git::{GitCheck, HEAD, is_git_folder, program_parts};
 
-/// Folders of one root that are searched for a git folder.
-const MAX_FOLDERS: usize = 256;
 const GIT: &str = ".git";
 const INSTRUCTIONS: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 const WORKFLOWS: &str = ".github/workflows";
@@ -32,29 +33,45 @@ impl ProtectedSnapshot {
         let folders: Vec<PathBuf> = folders.iter().filter_map(|folder| folder.canonicalize().ok()).collect();
         let mut snapshot = Self { folders: folders.clone(), ..Self::default() };
         for folder in folders {
-            if is_git_folder(&folder) { snapshot.add_git(folder) } else { snapshot.add_root(&folder) }
+            snapshot.add_root(&folder);
         }
         snapshot
     }
 
     fn add_root(&mut self, root: &Path) {
-        let mut folders = 0;
+        self.add_bare(root);
         for entry in fs::read_dir(root).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let path = entry.path();
             let Some(name) = name.to_str() else { continue };
             if same_name(GIT, name) {
-                self.add_git(path);
+                self.add_work_tree(root, path);
             } else if PROTECTED.iter().any(|(listed, _)| same_name(listed, name)) {
                 self.paths.insert(path);
-            } else if folders < MAX_FOLDERS && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                folders += 1;
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                self.add_bare(&path);
                 let git = path.join(GIT);
                 if git.symlink_metadata().is_ok() {
-                    self.add_git(git);
+                    self.add_work_tree(&path, git);
                 }
             }
         }
+    }
+
+    /// Adds a folder that is a git folder itself. Without its `HEAD`, git would take it for any other folder.
+    fn add_bare(&mut self, folder: &Path) {
+        if is_git_folder(folder) {
+            self.paths.insert(folder.join(HEAD));
+            self.paths.extend(program_parts(folder));
+        }
+    }
+
+    /// Adds the git folder of a work tree, and those of its submodules at any depth.
+    fn add_work_tree(&mut self, folder: &Path, git: PathBuf) {
+        self.add_git(git);
+        let Submodules { gits, unknown } = find_submodules(folder);
+        gits.into_iter().for_each(|git| self.add_git(git));
+        self.paths.extend(unknown);
     }
 
     fn add_git(&mut self, path: PathBuf) {
@@ -68,25 +85,28 @@ impl ProtectedSnapshot {
         let mut created: Vec<&PathBuf> = Vec::new();
         for path in later.paths.difference(&self.paths) {
             // What a new folder contains belongs to it.
-            if !created.iter().any(|known| path.starts_with(known)) {
+            let is_part = |known: &&PathBuf| path.starts_with(known) || (is_head(known) && is_part_of_git(path, known));
+            if !created.iter().any(is_part) {
                 created.push(path);
             }
         }
-        created.retain(|path| !later.is_harmless(path));
-        created.into_iter().filter_map(|path| Some((path.clone(), describe(path, &later.folders)?))).collect()
+        let context = GitCheck { roots: &later.folders, known: &self.paths };
+        created.retain(|path| !is_harmless(path, &context));
+        created.into_iter().map(|path| (path.clone(), describe(path, &later.folders))).collect()
     }
 
     /// Adds a path that needs no consent any more, with all its contents.
     pub fn accept(&mut self, path: &Path) {
-        self.paths.extend(program_parts(path));
+        self.paths.extend(program_parts(if is_head(path) { path.parent().unwrap_or(path) } else { path }));
         self.paths.insert(path.to_owned());
     }
+}
 
-    fn is_harmless(&self, path: &Path) -> bool {
-        if is_git_name(path) && path.is_dir() && !path.is_symlink() {
-            return is_harmless_folder(path);
-        }
-        is_harmless_entry(path, &self.folders)
+fn is_harmless(path: &Path, context: &GitCheck<'_>) -> bool {
+    match path.parent().filter(|_| is_head(path)) {
+        Some(git) => context.is_harmless_folder(git),
+        None if is_git_name(path) && path.is_dir() && !path.is_symlink() => context.is_harmless_folder(path),
+        None => context.is_harmless_entry(path),
     }
 }
 
@@ -127,7 +147,7 @@ impl InstructionStamps {
     pub fn changes_until(&self, later: &Self) -> Vec<ProtectedPath> {
         let all: BTreeSet<&PathBuf> = self.stamps.keys().chain(later.stamps.keys()).collect();
         let changed = all.into_iter().filter(|path| self.stamps.get(*path) != later.stamps.get(*path));
-        changed.filter_map(|path| describe(path, &later.roots)).collect()
+        changed.map(|path| describe(path, &later.roots)).collect()
     }
 }
 
@@ -135,16 +155,24 @@ fn is_git_name(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| same_name(GIT, name))
 }
 
-fn is_git_folder(folder: &Path) -> bool {
-    is_git_name(folder) || (folder.join("HEAD").is_file() && folder.join("objects").is_dir())
+fn is_head(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == HEAD)
 }
 
-fn describe(path: &Path, folders: &[PathBuf]) -> Option<ProtectedPath> {
-    let root = folders.iter().find(|folder| path.starts_with(folder))?;
-    let (name, reason) = find_protected(path, Some(root))?;
-    let base = if is_git_folder(root) { root.parent().unwrap_or(root) } else { root };
-    let shown = path.strip_prefix(base).unwrap_or(path).display().to_string();
-    Some(ProtectedPath { shown, name, reason })
+/// Returns whether the path is a part of the git folder that has this `HEAD`.
+fn is_part_of_git(path: &Path, head: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    path.parent() == head.parent() && OF_GIT.iter().any(|listed| same_name(listed, name))
+}
+
+fn describe(path: &Path, folders: &[PathBuf]) -> ProtectedPath {
+    let root = folders.iter().find(|folder| path.starts_with(folder));
+    // The name of a git folder can be any.
+    let reason = if is_head(path) { MAKES_GIT_FOLDER } else { RUNS_PROGRAMS_OF_GIT };
+    let (name, reason) = find_protected(path, root.map(PathBuf::as_path)).unwrap_or((GIT, reason));
+    let base = root.map(|root| if is_git_folder(root) { root.parent().unwrap_or(root) } else { root });
+    let shown = base.and_then(|base| path.strip_prefix(base).ok()).unwrap_or(path).display().to_string();
+    ProtectedPath { shown, name, reason }
 }
 
 /// Moves a path into a new folder below `quarantine`. Returns its new place. Follows no links.
@@ -298,10 +326,105 @@ mod tests {
         });
         assert_eq!(created, [""; 0]);
         let (created, _) = project.after(|project| {
+            clone_into(project, "clone", HARMLESS, "a.sample");
+            project.write("clone/.git/modules/inner/HEAD", "ref: refs/heads/main\n");
+            project.write("clone/.git/modules/inner/objects/x", "");
+            project.write("clone/.git/modules/inner/config", "[core]\n\tworktree = ../../../inner\n");
+            project.write("clone/inner/.git", "gitdir: ../.git/modules/inner\n");
+            let git = GitCheck { roots: &[project.root()], known: &BTreeSet::new() };
+            assert!(git.is_harmless_entry(&project.root().join("clone/inner/.git")), "as after a recursive clone");
+        });
+        assert_eq!(created, [""; 0]);
+        let (created, _) = project.after(|project| {
             project.write("forged/.git", "gitdir: /tmp/elsewhere\n");
             project.write(".git/commondir", "/tmp/elsewhere\n");
         });
         assert_eq!(created, [".git/commondir", "forged/.git"]);
+    }
+
+    #[test]
+    fn a_git_file_must_lead_to_a_protected_folder() {
+        let project = Project::new();
+        let (created, _) = project.after(|project| {
+            project.write(".git/x/HEAD", "ref: refs/heads/main\n");
+            project.write(".git/x/objects/x", "");
+            project.write(".git/x/config", HARMLESS);
+            project.write("other/.git", "gitdir: ../.git/x\n");
+            project.write(".git/modules/evil/HEAD", "ref: refs/heads/main\n");
+            project.write(".git/modules/evil/objects/x", "");
+            project.write(".git/modules/evil/config", "[core]\n\tfsmonitor = ./run\n");
+            project.write("sub/.git", "gitdir: ../.git/modules/evil\n");
+        });
+        assert_eq!(created, [".git/modules/evil/config", "other/.git", "sub/.git"]);
+    }
+
+    #[test]
+    fn decoys_do_not_hide_a_git_folder() {
+        let project = Project::new();
+        let (created, _) = project.after(|project| {
+            for number in 0..600 {
+                fs::create_dir(project.root().join(format!("folder{number}"))).unwrap();
+            }
+            clone_into(project, "folder599", HARMLESS, "pre-commit");
+            clone_into(project, "folder0", HARMLESS, "pre-commit");
+        });
+        assert_eq!(created, ["folder0/.git", "folder599/.git"]);
+        let (created, _) = project.after(|project| {
+            for number in 0..5_000 {
+                fs::create_dir_all(project.root().join(format!(".git/modules/{number}"))).unwrap();
+            }
+        });
+        assert_eq!(created, [".git/modules"], "too many to search");
+    }
+
+    #[test]
+    fn a_folder_that_becomes_a_git_folder_needs_consent() {
+        let root = tempfile::tempdir().unwrap();
+        let project = Project(root);
+        project.write("config/routes.rb", "");
+        let make = |project: &Project, folder: &str, config: &str| {
+            fs::create_dir_all(project.root().join(folder).join("objects")).unwrap();
+            std::os::unix::fs::symlink("refs/heads/main", project.root().join(folder).join("HEAD")).unwrap();
+            project.write(&format!("{folder}/config.worktree"), config);
+        };
+        let (created, _) = project.after(|project| make(project, "harmless", HARMLESS));
+        assert_eq!(created, [""; 0], "as after `git clone --bare`");
+        let (created, _) = project.after(|project| {
+            make(project, "evil", "[core]\n\tfsmonitor = ./run\n");
+            make(project, "", "[core]\n\tfsmonitor = ./run\n");
+            project.write(".vscode/tasks.json", "{}");
+        });
+        let name = project.root().file_name().unwrap().display().to_string();
+        let expected = [".vscode", "HEAD", "evil/HEAD"].map(|path| format!("{name}/{path}"));
+        assert_eq!(created, expected, "the folder `config` stays");
+    }
+
+    #[test]
+    fn a_pipe_in_a_git_folder_does_not_stop_the_check() {
+        let project = Project::new();
+        let (created, _) = project.after(|project| {
+            clone_into(project, "clone", HARMLESS, "a.sample");
+            fs::create_dir(project.root().join("file")).unwrap();
+            for path in ["clone/.git/commondir", "clone/.git/index", "file/.git"] {
+                let path = project.root().join(path);
+                rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+            }
+        });
+        assert_eq!(created, ["clone/.git", "file/.git"]);
+    }
+
+    #[test]
+    fn a_bare_repository_keeps_its_config() {
+        let folder = tempfile::tempdir().unwrap();
+        let project = Project(folder);
+        project.write(".bare/HEAD", "ref: refs/heads/main\n");
+        project.write(".bare/objects/x", "");
+        let roots = [project.root().join(".bare")];
+        let before = ProtectedSnapshot::take(&roots);
+        project.write(".bare/commondir", "../evil\n");
+        fs::create_dir(project.root().join("evil")).unwrap();
+        let created = before.find_created(&ProtectedSnapshot::take(&roots));
+        assert_eq!(created.iter().map(|(_, path)| path.shown.as_str()).collect::<Vec<_>>(), [".bare/commondir"]);
     }
 
     #[test]

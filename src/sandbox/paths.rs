@@ -7,7 +7,8 @@ use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-const RUNS_PROGRAMS_OF_GIT: &str = "git runs programs that it names";
+pub(super) const RUNS_PROGRAMS_OF_GIT: &str = "git runs programs that it names";
+pub(super) const MAKES_GIT_FOLDER: &str = "it makes its folder a git folder, whose config names programs that git runs";
 const READ_BY_SKEIN: &str = "it sets which agents, services and rules Skein uses in this project";
 const READ_BY_AGENTS: &str = "coding agents take settings, tools and commands from it";
 const READ_BY_EDITORS: &str = "editors run tasks and programs that it names";
@@ -91,6 +92,17 @@ pub fn find_protected(path: &Path, root: Option<&Path>) -> Option<(&'static str,
     let below: Vec<_> = names(path.strip_prefix(from).unwrap_or(path)).collect();
     let all: Vec<_> = names(path).collect();
     match_protected(&below).or_else(|| match_protected(&all).filter(|(name, _)| *name == GIT))
+}
+
+/// Returns the listed name in `root` that is a link to `path` or to a folder above it, and the reason. `path` must be
+/// resolved.
+pub fn find_protected_link(path: &Path, root: &Path) -> Option<(&'static str, &'static str)> {
+    let names = PROTECTED.iter().map(|(name, reason)| (root.join(name), *name, *reason));
+    let parts = OF_GIT.iter().map(|part| (root.join(GIT).join(part), GIT, RUNS_PROGRAMS_OF_GIT));
+    let leads_here = |link: &Path| {
+        link.is_symlink() && link.canonicalize().is_ok_and(|real| path.starts_with(&real) && !root.starts_with(&real))
+    };
+    names.chain(parts).find(|(link, ..)| leads_here(link)).map(|(_, name, reason)| (name, reason))
 }
 
 /// Does the same for a path that cannot be resolved, such as one relative to an unknown folder.

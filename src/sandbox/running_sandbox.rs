@@ -9,25 +9,23 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::ExitStatus;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::future::BoxFuture;
 use rustix::process::Signal;
 use tempfile::TempDir;
-use tokio::sync::watch;
 
 use super::command_env::{CERTIFICATE_VARIABLES, is_java};
-use super::consent::ConsentRefusal;
+use super::current_gate::{CurrentGate, PausingGate};
 use super::error::SandboxError;
 use super::explain::{LineEnforcement, layer_help};
-use super::gate::SandboxGate;
-use super::git::{GitGate, GitListeners, GitRequest, GitServer, GitServerParts, GitSockets, git_variables};
+use super::git::{GitGate, GitListeners, GitServer, GitServerParts, GitSockets, git_variables};
 use super::launcher::{HostResources, SandboxFolders, SandboxLauncher};
+use super::new_protected::ProtectedSnapshot;
 use super::profile::{OtherHosts, SandboxProfile};
+use super::protected_watch::{ProtectedWatch, ProtectedWatches};
 use super::proxy::{
-    CommandNetwork, CompanyProxyError, HostAnswer, HostGate, HostPolicy, HostQuestion, HostRecord, HostRuling,
-    InsideNetwork, PortGate, Proxy, ProxyParts, java_options, limit_work, proxy_credentials, proxy_variables,
+    CommandNetwork, CompanyProxyError, HostGate, HostPolicy, InsideNetwork, Proxy, ProxyParts, java_options,
+    proxy_credentials, proxy_variables,
 };
 use super::sandbox_process::SandboxProcess;
 use crate::network::{HostPatternError, RemoteHost, SystemNetwork};
@@ -89,6 +87,8 @@ pub struct SandboxRequest {
     /// Servers of the session that the proxy leads to, for a browser. A sandbox with them has a proxy, also if its network
     /// is off.
     pub servers: Option<Arc<dyn InsideNetwork>>,
+    /// The session that looks for new protected paths. `None` if there is none, or if processes can create none.
+    pub watches: Option<ProtectedWatches>,
 }
 
 impl std::fmt::Debug for SandboxRequest {
@@ -123,8 +123,17 @@ pub struct RunningSandbox {
     program: PathBuf,
     /// Variables that name certificates.
     certificates: Vec<(OsString, OsString)>,
+    /// `None` if nothing looks for new protected paths.
+    watched: Option<WatchedPaths>,
     /// The scratch folder of a sandbox that belongs to no session.
     _scratch: Option<TempDir>,
+}
+
+#[derive(Debug)]
+struct WatchedPaths {
+    watch: Arc<ProtectedWatch>,
+    /// The protected paths at the start, which mounts cover.
+    covered: ProtectedSnapshot,
 }
 
 impl Drop for RunningSandbox {
@@ -144,7 +153,7 @@ impl RunningSandbox {
     /// Starts a sandbox process, and serves its proxy and the sockets of git. Fails if the profile is required and this
     /// machine cannot enforce it.
     pub async fn start(launcher: &SandboxLauncher, request: SandboxRequest) -> Result<Arc<Self>, SandboxStartError> {
-        let SandboxRequest { profile, mut folders, gate, servers } = request;
+        let SandboxRequest { profile, mut folders, gate, servers, watches } = request;
         let scratch = match &folders.scratch {
             Some(folder) => {
                 // A folder that does not exist cannot be mounted.
@@ -160,7 +169,14 @@ impl RunningSandbox {
             // The policy above refuses all hosts; the process only needs a way to the servers.
             planned.network.otherwise = OtherHosts::Ask;
         }
+        let roots = folders.roots.clone();
         let process = launcher.start(planned, folders).await?;
+        let writable = process.writable_folders().unwrap_or(&roots);
+        // Nothing has run since the mounts were made.
+        let watched = watches.filter(|_| !writable.is_empty()).map(|watches| {
+            let watch = watches.of(writable, &launcher.quarantine);
+            WatchedPaths { covered: watch.snapshot(), watch }
+        });
         let ports = process.take_ports();
         let proxy = match ports.proxy {
             None => None,
@@ -190,7 +206,7 @@ impl RunningSandbox {
             Some((OsString::from(name), value.clone()))
         });
         let (program, certificates) = (launcher.program.clone(), certificates.collect());
-        Ok(Arc::new(Self { profile, process, gate, proxy, git, program, certificates, _scratch: scratch }))
+        Ok(Arc::new(Self { profile, process, gate, proxy, git, program, certificates, watched, _scratch: scratch }))
     }
 
     pub fn profile(&self) -> &Arc<SandboxProfile> {
@@ -205,6 +221,19 @@ impl RunningSandbox {
     /// Returns the sandbox process.
     pub fn process(&self) -> &SandboxProcess {
         &self.process
+    }
+
+    /// Returns what looks for new protected paths. `None` if processes can create none.
+    pub fn watch(&self) -> Option<&Arc<ProtectedWatch>> {
+        self.watched.as_ref().map(|watched| &watched.watch)
+    }
+
+    /// Returns whether mounts cover all protected paths that are there now. They do not cover those that were created
+    /// since the start, also if the user has accepted them.
+    pub fn covers_protected(&self) -> bool {
+        let is_covered =
+            |WatchedPaths { watch, covered }: &WatchedPaths| covered.find_created(&watch.snapshot()).is_empty();
+        self.watched.as_ref().is_none_or(is_covered)
     }
 
     /// Returns true if the sandbox process has ended, and all commands with it.
@@ -363,138 +392,5 @@ impl LaunchedProcess for OwningProcess {
 
     fn signal(&self, signal: Signal) {
         self.process.signal(signal);
-    }
-}
-
-/// Passes questions to the gate of the latest call, because the approval level may change while a sandbox runs.
-pub struct CurrentGate {
-    gate: Mutex<GateParts>,
-    /// The number of open questions.
-    asking: watch::Sender<usize>,
-}
-
-#[derive(Clone)]
-struct GateParts {
-    hosts: Arc<dyn HostGate>,
-    /// `None` if no session can be asked about git and ports.
-    session: Option<Arc<dyn SandboxGate>>,
-}
-
-impl std::fmt::Debug for CurrentGate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CurrentGate").field("asking", &*self.asking.borrow()).finish_non_exhaustive()
-    }
-}
-
-impl CurrentGate {
-    /// A gate that decides about hosts, and refuses git's credentials and ports.
-    pub fn new(gate: Arc<dyn HostGate>) -> Self {
-        Self::with(GateParts { hosts: gate, session: None })
-    }
-
-    /// The gate of a session, which decides about everything.
-    pub fn of_session(gate: Arc<dyn SandboxGate>) -> Self {
-        let hosts = Arc::clone(&gate) as Arc<dyn HostGate>;
-        Self::with(GateParts { hosts, session: Some(gate) })
-    }
-
-    fn with(parts: GateParts) -> Self {
-        Self { gate: Mutex::new(parts), asking: watch::Sender::new(0) }
-    }
-
-    /// Replaces the gate. Questions that are open stay with the earlier one.
-    pub fn set(&self, gate: Arc<dyn HostGate>) {
-        *self.lock() = GateParts { hosts: gate, session: None };
-    }
-
-    /// Replaces the gate of a session. Questions that are open stay with the earlier one.
-    pub fn set_session(&self, gate: Arc<dyn SandboxGate>) {
-        let hosts = Arc::clone(&gate) as Arc<dyn HostGate>;
-        *self.lock() = GateParts { hosts, session: Some(gate) };
-    }
-
-    /// Runs `work` with a time limit that stops while the user is asked, for at most five minutes in total. Returns
-    /// `None` if the limit is over.
-    pub async fn limit<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
-        limit_work(limit, self.asking.subscribe(), work).await
-    }
-
-    fn get(&self) -> Arc<dyn HostGate> {
-        Arc::clone(&self.lock().hosts)
-    }
-
-    /// Returns the gate of the session. Fails if there is none.
-    fn session(&self) -> Result<Arc<dyn SandboxGate>, ConsentRefusal> {
-        let session = self.lock().session.clone();
-        session.ok_or_else(|| ConsentRefusal { reason: "there is no session whose user could be asked".to_owned() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, GateParts> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl HostGate for CurrentGate {
-    fn rule(&self, host: &RemoteHost) -> HostRuling {
-        self.get().rule(host)
-    }
-
-    fn settle(&self, host: &RemoteHost) -> Option<HostAnswer> {
-        self.get().settle(host)
-    }
-
-    fn ask(&self, question: HostQuestion) -> BoxFuture<'_, HostAnswer> {
-        let gate = self.get();
-        Box::pin(async move {
-            let _question = QuestionCount::new(&self.asking);
-            gate.ask(question).await
-        })
-    }
-
-    fn record(&self, record: &HostRecord) {
-        self.get().record(record);
-    }
-}
-
-/// Counts a question until it is dropped.
-struct QuestionCount<'a>(&'a watch::Sender<usize>);
-
-impl<'a> QuestionCount<'a> {
-    fn new(count: &'a watch::Sender<usize>) -> Self {
-        count.send_modify(|count| *count += 1);
-        Self(count)
-    }
-}
-
-impl Drop for QuestionCount<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
-    }
-}
-
-impl PortGate for CurrentGate {
-    fn ask(&self, port: u16) -> BoxFuture<'_, Result<(), ConsentRefusal>> {
-        Box::pin(async move {
-            let gate = self.session()?;
-            PortGate::ask(gate.as_ref(), port).await
-        })
-    }
-}
-
-/// Asks about credentials of git. The time limits of commands stop meanwhile.
-struct PausingGate {
-    gate: Arc<CurrentGate>,
-    /// `None` if the network is off; then no time limit stops.
-    proxy: Option<Proxy>,
-}
-
-impl GitGate for PausingGate {
-    fn ask(&self, request: GitRequest) -> BoxFuture<'_, Result<(), ConsentRefusal>> {
-        Box::pin(async move {
-            let gate = self.gate.session()?;
-            let _count = QuestionCount::new(&self.gate.asking);
-            let _pause = self.proxy.as_ref().map(Proxy::pause_commands);
-            GitGate::ask(gate.as_ref(), request).await
-        })
     }
 }

@@ -82,8 +82,6 @@ impl Pool {
             () = call.cancel.cancelled() => return Err(HookProcessError::Cancelled),
             running = state.running.lock() => running,
         };
-        // Calls may have created protected paths with consent since the last hook.
-        state.sandboxes.accept_protected().await;
         let StartedHook { mut group, pipes, sandbox } = self.start_hook(hook.line, call, &state).await?;
         let ended = {
             let work = follow(&mut group, pipes, hook.input);
@@ -103,7 +101,7 @@ impl Pool {
         // Needed also after a normal exit: a child may have closed its pipes and still run.
         group.kill();
         if let Some(sandbox) = &sandbox {
-            for sentence in sandbox.check_protected(call, |_| false).await {
+            for sentence in sandbox.check_protected(call).await {
                 call.session.notices.send(Notice::new(format!("A hook {sentence}.")));
             }
         }

@@ -16,8 +16,8 @@ use tokio::net::TcpStream;
 use crate::process::{Launch, Pipes, ProcessGroup, ProcessScope};
 use crate::sandbox::proxy::InsideNetwork;
 use crate::sandbox::{
-    CurrentGate, InstructionStamps, ProtectedSnapshot, RunningSandbox, SandboxEntry, SandboxFolders, SandboxLauncher,
-    SandboxRequest, SandboxStartError, SandboxedLaunch,
+    CurrentGate, InstructionStamps, RunningSandbox, SandboxEntry, SandboxFolders, SandboxLauncher, SandboxRequest,
+    SandboxStartError, SandboxedLaunch,
 };
 use crate::tool::{CallSandbox, Notice, SandboxView, SessionContext};
 pub(crate) use command_sandbox::CommandSandbox;
@@ -63,19 +63,6 @@ struct SessionSandbox {
     view: SandboxView,
     /// `None` if no port is forwarded.
     ports: Option<PortWatch>,
-    /// `None` if commands cannot create protected paths.
-    watch: Option<ProtectedWatch>,
-}
-
-/// What Skein compares after each command.
-#[derive(Debug)]
-struct ProtectedWatch {
-    /// The folders that commands may write, and git folders among them.
-    folders: Vec<PathBuf>,
-    /// The protected paths at the start, which mounts cover, and those that the user accepted later.
-    known: tokio::sync::Mutex<ProtectedSnapshot>,
-    /// Paths without consent are moved here.
-    quarantine: PathBuf,
 }
 
 impl SessionSandboxes {
@@ -113,18 +100,6 @@ impl SessionSandboxes {
         Ok(OfferedEntry { entry, program: launcher.program.clone(), sandbox })
     }
 
-    /// Accepts the protected paths that exist now. Only those that a later command creates count as new.
-    pub(crate) async fn accept_protected(&self) {
-        let running = self.state.lock().await.running.clone();
-        for watch in running.iter().filter_map(|sandbox| sandbox.watch.as_ref()) {
-            let folders = watch.folders.clone();
-            let taken = tokio::task::spawn_blocking(move || ProtectedSnapshot::take(&folders)).await;
-            if let Ok(taken) = taken {
-                *watch.known.lock().await = taken;
-            }
-        }
-    }
-
     /// Connects to a server that listens in one of the sandboxes. Fails with `NotFound` if none has this port.
     pub(crate) async fn dial(&self, port: u16) -> io::Result<TcpStream> {
         let running = self.state.lock().await.running.clone();
@@ -148,8 +123,12 @@ impl SessionSandboxes {
         session: &SessionContext,
     ) -> Result<Arc<SessionSandbox>, SandboxStartError> {
         let mut state = self.state.lock().await;
-        // A sandbox with lost mounts serves no further command. It ends with its last one.
-        state.running.retain(|sandbox| !sandbox.running.has_ended() && sandbox.running.process().is_intact());
+        // A sandbox with lost mounts, or without one for a new protected path, serves no further command. It ends with
+        // its last one.
+        state.running.retain(|sandbox| {
+            let running = &sandbox.running;
+            !running.has_ended() && running.process().is_intact() && running.covers_protected()
+        });
         let known = state.running.iter().find(|known| known.fits(sandbox)).cloned();
         let found = match known {
             Some(known) => known,
@@ -187,22 +166,12 @@ impl SessionSandbox {
             folders,
             gate: Arc::new(CurrentGate::of_session(Arc::clone(&sandbox.gate))),
             servers: None,
+            watches: Some(session.path_watches().clone()),
         };
         let gate = Arc::clone(&request.gate);
         let running = RunningSandbox::start(launcher, request).await?;
         let ports = PortWatch::start(&running, gate, session);
-        let watched = match running.process().writable_folders() {
-            Some([]) => None,
-            Some(folders) => Some(folders.to_vec()),
-            None => Some(session.roots.clone()),
-        };
-        let watch = watched.map(|folders| ProtectedWatch {
-            // Nothing has run since the mounts were made.
-            known: tokio::sync::Mutex::new(ProtectedSnapshot::take(&folders)),
-            folders,
-            quarantine: launcher.quarantine.clone(),
-        });
-        Ok(Self { running, view: sandbox.view, ports, watch })
+        Ok(Self { running, view: sandbox.view, ports })
     }
 
     /// Returns whether Skein listens at this port inside: the proxy or a relay.
@@ -219,7 +188,7 @@ impl SessionSandbox {
 
     /// Returns the versions of instructions before a command.
     fn stamps(&self, session: &SessionContext) -> InstructionStamps {
-        self.watch.as_ref().map(|_| InstructionStamps::take(&session.roots)).unwrap_or_default()
+        self.running.watch().map(|_| InstructionStamps::take(&session.roots)).unwrap_or_default()
     }
 }
 

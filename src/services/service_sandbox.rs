@@ -69,7 +69,8 @@ impl BoundServiceSandbox {
         let mut folders = owner.map(|owner| SandboxFolders::new(&owner.roots, &owner.scratch)).unwrap_or_default();
         folders.visible.clone_from(&self.visible);
         let (profile, gate) = (Arc::clone(&self.profile), Arc::clone(&self.gate));
-        let request = SandboxRequest { profile, folders, gate, servers: None };
+        let watches = owner.map(|owner| owner.protected.clone());
+        let request = SandboxRequest { profile, folders, gate, servers: None, watches };
         ProgramSandbox { launcher, request, line }
     }
 

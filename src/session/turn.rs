@@ -17,6 +17,8 @@ use crate::ids::ModeId;
 use crate::llm::{LlmError, Provider};
 use crate::principal::UsagePermit;
 use crate::telemetry::WorkSpan;
+use crate::tool::CallContext;
+use crate::tool::protected_check::check_new_protected;
 
 /// A turn that has started and not yet run. The session is busy until it is dropped.
 pub struct PendingTurn {
@@ -193,6 +195,8 @@ impl PendingTurn {
         // Boxed, because each of these functions would keep room for it twice.
         let work = session.run_while_owned(Box::pin(work), &limited);
         let mut end = session.run_in_time(work, &limited).await;
+        let call = CallContext::new(Arc::clone(session.context())).with_cancel(cancel.clone());
+        check_new_protected(&call.with_asker(session.asker())).await;
         end.usage += session.take_extra_usage();
         session.count(end.usage);
         let store = async {

@@ -21,7 +21,7 @@ use super::state::{NoStateStore, StateEntries, StateStore};
 use super::work_permit::WorkPermit;
 use super::working_folder::WorkingFolder;
 use crate::principal::{Principal, SessionGrant};
-use crate::sandbox::HiddenPaths;
+use crate::sandbox::{HiddenPaths, ProtectedWatches};
 
 /// The ports that the creator of a session passes to its context.
 pub struct SessionContextPorts {
@@ -78,6 +78,7 @@ pub struct SessionContext {
     pub scratch: PathBuf,
     /// Paths that file tools neither read nor write, also below the roots.
     hidden: HiddenPaths,
+    protected: ProtectedWatches,
     /// The editor that shows the session, if it lends files or terminals.
     pub editor: Option<Arc<dyn Editor>>,
     /// Delegates tasks for the session, if it may delegate.
@@ -104,6 +105,7 @@ pub struct SessionContext {
 struct SessionFamily {
     id: String,
     lifetime: SessionLifetime,
+    protected: ProtectedWatches,
 }
 
 impl SessionContext {
@@ -130,6 +132,7 @@ impl SessionContext {
             client,
             scratch,
             hidden,
+            protected: ProtectedWatches::default(),
             editor,
             delegator: OnceLock::new(),
             manager: OnceLock::new(),
@@ -214,11 +217,18 @@ impl SessionContext {
         self.states.lock().unwrap_or_else(PoisonError::into_inner).push(state);
     }
 
+    /// Returns the protected paths that the sandboxes of the session found. A child session has those of its parent, whose
+    /// user accepts them for both.
+    pub fn path_watches(&self) -> &ProtectedWatches {
+        self.family.get().map_or(&self.protected, |family| &family.protected)
+    }
+
     /// Makes this session a child of `parent` and shares the parent's service overrides.
     pub fn share_services(&self, parent: &SessionContext) {
         self.family.get_or_init(|| SessionFamily {
             id: parent.family().to_owned(),
             lifetime: parent.family_lifetime().clone(),
+            protected: parent.path_watches().clone(),
         });
         let of_parent = parent.service_overrides();
         *self.enabled.lock().unwrap_or_else(PoisonError::into_inner) = of_parent;

@@ -230,6 +230,98 @@ fn a_new_protected_path_needs_consent() {
     }
 }
 
+/// Runs git outside of a sandbox, as the user does.
+#[expect(clippy::disallowed_methods, reason = "the user's git runs outside of Skein")]
+fn git(sandbox: &Sandbox, folder: &str, arguments: &[&str]) {
+    let mut git = std::process::Command::new("git");
+    git.args(arguments).current_dir(sandbox.path(folder)).env("GIT_CONFIG_GLOBAL", "/dev/null");
+    drop(git.output().unwrap());
+}
+
+#[test]
+fn git_outside_runs_nothing_that_a_command_left() {
+    let ran = |sandbox: &Sandbox| format!("core.fsmonitor 'touch {}; false'", sandbox.path("ran").display());
+    let submodule = "git init -q --bare .git/x; git config -f .git/x/config core.bare false; \
+                     git config -f .git/x/config core.worktree $PWD/a/b/sub; mkdir -p a/b/sub; \
+                     echo 'gitdir: ../../../.git/x' > a/b/sub/.git; (cd a/b/sub; touch f; git add f; \
+                     git -c user.name=x -c user.email=x commit -qm s); git config -f .git/x/config RAN; \
+                     git update-index --add --cacheinfo 160000,$(git -C a/b/sub -c core.fsmonitor=false rev-parse \
+                     HEAD),a/b/sub";
+    let decoys = "mkdir -p .git/modules; for i in $(seq 700); do git init -q --bare .git/modules/m$i; done; \
+                  git config -f .git/modules/m700/config core.bare false; \
+                  git config -f .git/modules/m700/config core.worktree $PWD/sub; mkdir sub; \
+                  echo 'gitdir: ../.git/modules/m700' > sub/.git; git config -f .git/modules/m700/config RAN";
+    let root = "git init -q --bare . && rm -rf hooks && git config -f config core.bare false && \
+                git config -f config core.worktree $PWD && git config -f config RAN";
+    for (has_git, command, folder) in
+        [(true, submodule, "project"), (true, decoys, "project/sub"), (false, root, "project")]
+    {
+        let sandbox = Sandbox::new();
+        if has_git {
+            git(&sandbox, "project", &["init", "-q"]);
+        }
+        let command = command.replace("RAN", &ran(&sandbox));
+        let run = shell(&sandbox, &["--approval", "auto"], &json!({"command": command, "timeout": 120}));
+        assert!(run.stdout.contains("a protected path"), "{}", run.whole());
+        git(&sandbox, folder, &["status"]);
+        assert!(!sandbox.path("ran").exists(), "{}", run.whole());
+    }
+}
+
+#[test]
+fn a_protected_path_that_appears_later_needs_consent() {
+    // The process must leave the group of the command before that ends.
+    let command = "setsid sh -c 'touch left; sleep 1; echo evil > .envrc' > /dev/null 2>&1 & \
+                   until [ -e left ]; do sleep 0.01; done";
+    let later = json!({"command": command});
+    for (option, stays) in [("allow_once", true), ("reject_once", false)] {
+        let sandbox = Sandbox::new();
+        let (mut client, requests) = client(&sandbox, &["--approval", "auto"], option);
+        let session = client.session();
+        client.prompt(&session, &format!("/developer.shell {later}"));
+        client.until("the command has written it", |_| sandbox.path("project/.envrc").exists());
+        client.prompt(&session, "hello");
+        assert_eq!(requests.borrow().len(), 1, "the end of a turn asks");
+        assert_eq!(sandbox.path("project/.envrc").exists(), stays, "{option}");
+    }
+}
+
+#[test]
+fn consent_to_one_file_opens_no_other() {
+    let sandbox = Sandbox::new();
+    let (mut client, requests) = client(&sandbox, &["--approval", "auto"], "allow_once");
+    let session = client.session();
+    client.prompt(&session, "run true");
+    let file = json!({"path": ".vscode/settings.json", "content": "{}"});
+    client.prompt(&session, &format!("/developer.write_file {file}"));
+    assert_eq!(requests.borrow().len(), 1, "the file tool asks");
+    let command = json!({"command": "echo 1 > .vscode/tasks.json; echo 2 > .vscode/settings.json"});
+    let (_, updates) = client.prompt(&session, &format!("/developer.shell {command}"));
+    assert!(format!("{updates:?}").contains("Read-only file system"), "{updates:?}");
+    assert_eq!(std::fs::read_to_string(sandbox.path("project/.vscode/settings.json")).unwrap(), "{}");
+    assert!(!sandbox.path("project/.vscode/tasks.json").exists());
+    assert_eq!(requests.borrow().len(), 1, "nothing new is left to ask about");
+}
+
+#[test]
+fn a_protected_link_protects_its_target() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/conf/settings.json", "{}");
+    std::os::unix::fs::symlink("conf", sandbox.path("project/.claude")).unwrap();
+    let (mut client, requests) = client(&sandbox, &["--approval", "auto"], "reject_once");
+    let session = client.session();
+    let command = json!({"command": "echo 1 > .claude/settings.json; echo 2 > conf/settings.json; mv conf other"});
+    client.prompt(&session, &format!("/developer.shell {command}"));
+    assert_eq!(std::fs::read_to_string(sandbox.path("project/conf/settings.json")).unwrap(), "{}");
+    assert_eq!(requests.borrow().len(), 0);
+    for path in [".claude/new.json", "conf/new.json"] {
+        let file = json!({"path": path, "content": "{}"});
+        client.prompt(&session, &format!("/developer.write_file {file}"));
+        assert!(!sandbox.path("project/conf/new.json").exists());
+    }
+    assert_eq!(requests.borrow().len(), 2, "the file tools ask");
+}
+
 #[test]
 fn a_harmless_clone_passes_and_instructions_are_reported() {
     let sandbox = Sandbox::new();

@@ -1,6 +1,7 @@
 //! Checks whether a call is in scope and its arguments are valid, and resolves the files it names. Determines which of
 //! them are hidden or protected.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -146,8 +147,12 @@ impl Binding {
         let one = |given: &str| {
             let (listed, shown) = match admitted.paths.resolve(given) {
                 Ok(real) => {
-                    let root = files::all_roots(session).into_iter().find(|root| real.starts_with(root));
-                    (sandbox::find_protected(&real, root.as_deref())?, files::below(&real, session))
+                    let roots = files::all_roots(session);
+                    let root = roots.iter().find(|root| real.starts_with(root)).map(PathBuf::as_path);
+                    let listed = sandbox::find_protected(&real, root)
+                        .or_else(|| sandbox::find_protected_name(below_root(given, &roots)))
+                        .or_else(|| root.and_then(|root| sandbox::find_protected_link(&real, root)));
+                    (listed?, files::below(&real, session))
                 }
                 // Only the service can resolve this path, so check its name alone.
                 Err(_) => (sandbox::find_protected_name(given)?, given.to_owned()),
@@ -205,4 +210,13 @@ async fn validate(validator: &SchemaValidator, value: Value) -> Result<Vec<Strin
         Ok(complaints) => complaints.map_err(|_| ValidationFailure::NoThread),
         Err(_) => Err(running.abandon()),
     }
+}
+
+/// Returns a path as it is given, without the root in front of it. Empty if it is absolute and in no root.
+fn below_root<'a>(given: &'a str, roots: &[PathBuf]) -> &'a str {
+    let path = Path::new(given);
+    if path.is_relative() {
+        return given;
+    }
+    roots.iter().find_map(|root| path.strip_prefix(root).ok()).and_then(Path::to_str).unwrap_or_default()
 }

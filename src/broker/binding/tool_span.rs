@@ -1,5 +1,6 @@
 //! Reports each tool call as a span.
 
+use futures::FutureExt as _;
 use serde_json::{Map, Value};
 
 use super::Binding;
@@ -23,7 +24,8 @@ impl Binding {
             let outcome = self.call_once(name, arguments.clone(), context.clone()).await?;
             self.follow(name, arguments, context, outcome).await
         };
-        let called = span.run(work).await;
+        // Boxed without its type, which contains the start of services and sandboxes: too deep for the compiler.
+        let called = span.run(work.boxed()).await;
         match &called {
             Ok(outcome) => {
                 span.content("gen_ai.tool.call.result", || outcome.all_text());

@@ -232,6 +232,7 @@ impl TerminalHost {
             folders: SandboxFolders { roots: roots.clone(), readable, ..SandboxFolders::default() },
             gate: Arc::new(CurrentGate::new(Arc::clone(&self.limits) as Arc<dyn HostGate>)),
             servers: None,
+            watches: None,
         };
         let before = snapshot(roots.clone()).await;
         let (group, pipes) = RunningSandbox::start(launcher, request).await?.spawn_alone(launch, &line).await?;

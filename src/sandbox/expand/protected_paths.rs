@@ -1,11 +1,13 @@
 //! Makes protected paths read-only, and every folder above them a mount point, which cannot be renamed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use super::{BaseAccess, PlannedMount, git_config, path_mount};
+use crate::sandbox::git_index::find_submodules;
 use crate::sandbox::paths::{INNER_GIT, OF_GIT, PROTECTED, same_name};
 use crate::sandbox::plan::MountSource;
+use crate::sandbox::protected_git::is_git_folder;
 
 /// Folders deeper than this below a root are not searched for protected paths.
 const MAX_DEPTH: usize = 4;
@@ -13,6 +15,8 @@ const MAX_DEPTH: usize = 4;
 const MAX_FOLDERS: usize = 4096;
 /// Folders with packages or build results, which contain many settings of other projects.
 const SKIPPED: [&str; 6] = ["node_modules", "target", "vendor", ".venv", "venv", "__pycache__"];
+/// Large folders of a git folder, without settings.
+const DATA_OF_GIT: [&str; 3] = ["objects", "refs", "logs"];
 const GIT: &str = ".git";
 
 /// Returns the protected paths below these folders that exist, sorted. Compare two results to find new ones.
@@ -26,13 +30,14 @@ pub fn protected_paths(roots: &[PathBuf]) -> Vec<PathBuf> {
 /// Returns mounts for all protected paths below these folders that exist.
 pub(super) fn mounts(folders: &[PathBuf]) -> Vec<PlannedMount> {
     let mut mounts: BTreeMap<PathBuf, BaseAccess> = BTreeMap::new();
-    for root in folders {
-        for path in find(root) {
-            for above in path.ancestors().skip(1).take_while(|above| *above != root) {
-                mounts.entry(above.to_owned()).or_insert(BaseAccess::Writable);
-            }
-            mounts.insert(path, BaseAccess::ReadOnly);
+    let found: Vec<PathBuf> = folders.iter().flat_map(|root| find(root)).collect();
+    let targets: Vec<PathBuf> = found.iter().filter_map(|path| link_target(path, folders)).collect();
+    for path in found.into_iter().chain(targets) {
+        let is_inside = |folder: &&Path| folders.iter().any(|root| folder.starts_with(root) && *folder != root);
+        for above in path.ancestors().skip(1).take_while(is_inside) {
+            mounts.entry(above.to_owned()).or_insert(BaseAccess::Writable);
         }
+        mounts.insert(path, BaseAccess::ReadOnly);
     }
     // Folders come before their contents.
     mounts.into_iter().map(|(path, access)| protection(&path, access, folders)).collect()
@@ -50,40 +55,51 @@ fn protection(path: &Path, access: BaseAccess, folders: &[PathBuf]) -> PlannedMo
     }
 }
 
+/// Returns where a protected path that is a link leads, if that is writable otherwise. `None` if it leads to a whole
+/// root.
+fn link_target(path: &Path, folders: &[PathBuf]) -> Option<PathBuf> {
+    let target = path.is_symlink().then(|| path.canonicalize().ok()).flatten()?;
+    let is_inside = folders.iter().any(|root| target.starts_with(root));
+    (is_inside && !folders.iter().any(|root| root.starts_with(&target))).then_some(target)
+}
+
 fn find(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    if is_git_folder(root) {
-        parts_of_git(root, &mut found);
-        return found;
-    }
-    let mut pending = vec![(root.to_owned(), 0)];
+    // Near folders come first, because the number of folders is limited.
+    let mut pending = VecDeque::from([(root.to_owned(), 0)]);
     let mut visited = 0;
-    while let Some((folder, depth)) = pending.pop() {
+    while let Some((folder, depth)) = pending.pop_front() {
         visited += 1;
         if visited > MAX_FOLDERS {
             break;
+        }
+        let is_git = is_git_folder(&folder);
+        if is_git {
+            parts_of_git(&folder, &mut found);
         }
         for path in super::list(&folder) {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             let is_folder = path.is_dir() && !path.is_symlink();
             if same_name(GIT, name) {
-                if is_folder {
-                    parts_of_git(&path, &mut found);
-                } else {
-                    found.push(path);
+                for git in find_submodules(&folder).gits.into_iter().chain([path]) {
+                    if git.is_dir() && !git.is_symlink() {
+                        parts_of_git(&git, &mut found);
+                    } else {
+                        found.push(git);
+                    }
                 }
             } else if PROTECTED.iter().any(|(listed, _)| same_name(listed, name)) {
                 found.push(path);
-            } else if is_folder && depth < MAX_DEPTH && !SKIPPED.contains(&name) {
-                pending.push((path, depth + 1));
+            } else if is_folder
+                && depth < MAX_DEPTH
+                && !SKIPPED.contains(&name)
+                && !(is_git && DATA_OF_GIT.contains(&name))
+            {
+                pending.push_back((path, depth + 1));
             }
         }
     }
     found
-}
-
-fn is_git_folder(folder: &Path) -> bool {
-    folder.join("HEAD").is_file() && (folder.join("objects").is_dir() || folder.join("commondir").is_file())
 }
 
 /// Adds the parts of a git folder that name programs, also of submodules and worktrees.
@@ -148,5 +164,30 @@ mod tests {
             ]
         );
         assert_eq!(protected_paths(&[root]).len(), 4);
+    }
+
+    #[test]
+    fn a_protected_link_protects_what_it_leads_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        for path in [".git/objects", "tools/hooks", "conf", "bare.git/objects", "bare.git/hooks"] {
+            std::fs::create_dir_all(root.join(path)).unwrap();
+        }
+        for path in [".git/HEAD", "bare.git/HEAD", "bare.git/config"] {
+            std::fs::write(root.join(path), "").unwrap();
+        }
+        for (link, target) in
+            [(".git/hooks", "../tools/hooks"), (".claude", "conf"), (".vscode", "/usr/share"), (".zed", ".")]
+        {
+            std::os::unix::fs::symlink(target, root.join(link)).unwrap();
+        }
+        let mounts = mounts(std::slice::from_ref(&root));
+        let read_only = mounts.iter().filter(|mount| {
+            let path = mount.target.as_path();
+            **mount == path_mount(path, BaseAccess::ReadOnly) && !path.is_symlink()
+        });
+        let shown: Vec<String> =
+            read_only.map(|mount| mount.target.as_path().strip_prefix(&root).unwrap().display().to_string()).collect();
+        assert_eq!(shown, ["bare.git/config", "bare.git/hooks", "conf", "tools/hooks"]);
     }
 }

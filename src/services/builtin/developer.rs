@@ -146,7 +146,7 @@ impl Developer {
             let work = client_shell::output(&attended.call, &state.client_commands, request.id, request.wait());
             return attended.until_done(work).await;
         }
-        attended.until_done(background::shell_output(&attended.call, &state.commands, &state.files, &request)).await
+        attended.until_done(background::shell_output(&attended.call, &state.commands, &request)).await
     }
 
     #[tool(
@@ -163,7 +163,7 @@ impl Developer {
         if attended.call.session.client_folders().is_some() {
             return attended.until_done(client_shell::stop(&attended.call, &state.client_commands, request.id)).await;
         }
-        attended.until_done(background::shell_stop(&attended.call, &state.commands, &state.files, &request)).await
+        attended.until_done(background::shell_stop(&attended.call, &state.commands, &request)).await
     }
 
     #[tool(

@@ -26,6 +26,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::ids::ServiceName;
 use crate::process::{OutputLimit, OutputVerdict};
+use crate::sandbox::ProtectedWatches;
 use crate::services::environment::SecretValues;
 use crate::tool::ask::Asker;
 use crate::tool::{
@@ -48,6 +49,7 @@ pub(in crate::services) struct Owner {
     pub(in crate::services) cwd: PathBuf,
     pub(in crate::services) roots: Vec<PathBuf>,
     pub(in crate::services) scratch: PathBuf,
+    pub(in crate::services) protected: ProtectedWatches,
     /// Receives notices for the session's user. A child session may be the first to use the connection; its sink is
     /// replaced when its parent does.
     pub(in crate::services) notices: Mutex<Arc<dyn NoticeSink>>,
@@ -59,6 +61,7 @@ impl Owner {
             lifetime,
             cwd: session.cwd.clone(),
             roots: session.roots.iter().filter(|root| **root != session.scratch).cloned().collect(),
+            protected: session.path_watches().clone(),
             scratch: session.scratch.clone(),
             notices: Mutex::new(Arc::clone(&session.notices)),
         }

@@ -3,7 +3,10 @@
 //! `USES` has 34. Seven more are in other files: cargo, npm and pip in `builds.rs`; git over https and ssh (through the
 //! proxy command), signed commits and submodules in `git.rs`; a dev server for the user's browser in `ports.rs`.
 
-use super::{Place, has_tool, users};
+use std::fs;
+use std::path::Path;
+
+use super::{Place, has_tool, text, users};
 use crate::support::full_tests;
 
 /// A use, the tool that it needs, and a script that must succeed and print the last line.
@@ -234,5 +237,19 @@ fn a_named_state_folder_is_open_although_it_is_hidden() {
         } else {
             assert!(printed.starts_with("SECRETmine") && printed.matches("SECRET").count() == 1, "{printed}");
         }
+    }
+}
+
+#[test]
+fn a_new_protected_path_goes_to_quarantine() {
+    for user in users() {
+        let place = Place::new(user);
+        let output = place.shell(&[], "mkdir .vscode && echo kept > .vscode/tasks.json; echo 1 > file");
+        let shown = text(&output);
+        assert!(output.status.success(), "{shown}");
+        assert!(shown.contains("the command created `.vscode`, a protected path"), "{shown}");
+        assert!(!place.path("project/.vscode").exists() && place.path("project/file").exists());
+        let moved = shown.split("It is now ").nth(1).unwrap().lines().next().unwrap();
+        assert_eq!(fs::read_to_string(Path::new(moved).join("tasks.json")).unwrap(), "kept\n");
     }
 }

@@ -17,7 +17,6 @@ use crate::tool::{CallContext, StateEntries};
 
 use super::command::{BackgroundCommand, StartedCommand};
 use super::command_report::with_verdict;
-use super::files::Files;
 use super::sandbox_remarks::CommandChoice;
 use crate::services::builtin::answer::{ToolRefusal, ToolReply, with_data};
 
@@ -225,12 +224,7 @@ pub(super) fn start(
     Ok(with_data(text, json!({"id": id})))
 }
 
-pub(super) async fn shell_output(
-    call: &CallContext,
-    commands: &Commands,
-    files: &Files,
-    request: &ShellOutput,
-) -> ToolReply {
+pub(super) async fn shell_output(call: &CallContext, commands: &Commands, request: &ShellOutput) -> ToolReply {
     let command = match commands.find(request.id)? {
         FoundCommand::Current(command) => command,
         FoundCommand::Earlier(command) => return command.report(request.id),
@@ -239,23 +233,18 @@ pub(super) async fn shell_output(
     tokio::select! {
         biased;
         () = call.cancel.cancelled() => Err(ToolRefusal::new("the call was cancelled; the command keeps running")),
-        () = command.settle(deadline) => command.report(request.id, call, files).await,
+        () = command.settle(deadline) => command.report(request.id, call).await,
     }
 }
 
-pub(super) async fn shell_stop(
-    call: &CallContext,
-    commands: &Commands,
-    files: &Files,
-    request: &ShellStop,
-) -> ToolReply {
+pub(super) async fn shell_stop(call: &CallContext, commands: &Commands, request: &ShellStop) -> ToolReply {
     let command = match commands.find(request.id)? {
         FoundCommand::Current(command) => command,
         FoundCommand::Earlier(command) => return command.report(request.id),
     };
     tokio::select! {
         biased;
-        () = command.stop() => command.report(request.id, call, files).await,
+        () = command.stop() => command.report(request.id, call).await,
         () = call.cancel.cancelled() => Err(ToolRefusal::new("the call was cancelled; the command is being ended")),
     }
 }

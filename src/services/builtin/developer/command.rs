@@ -17,7 +17,6 @@ use crate::services::sandboxes::CommandSandbox;
 use crate::tool::CallContext;
 
 use super::command_report::{code, status_text, with_verdict};
-use super::files::Files;
 use super::output::{Capture, Keeps, Log};
 use super::pump::Pump;
 use super::sandbox_remarks::{CommandChoice, SandboxRemarks, error_sentences};
@@ -210,11 +209,9 @@ impl BackgroundCommand {
     }
 
     /// Returns the new output and the state of the command. After its end, also asks about new protected paths.
-    pub(super) async fn report(&self, id: u32, call: &CallContext, files: &Files) -> ToolReply {
+    pub(super) async fn report(&self, id: u32, call: &CallContext) -> ToolReply {
         let protected = match &self.sandbox {
-            Some(sandbox) if self.has_ended() => {
-                sandbox.check_protected(call, |path| files.lock().has_created(path)).await
-            }
+            Some(sandbox) if self.has_ended() => sandbox.check_protected(call).await,
             Some(_) | None => Vec::new(),
         };
         // The state is read before the output, so that output before the end is never missed.

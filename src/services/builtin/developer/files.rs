@@ -171,12 +171,6 @@ impl FileRecords {
         edit
     }
 
-    /// Returns whether the session has created a file at this path or below it.
-    pub(super) fn has_created(&self, path: &Path) -> bool {
-        let created = |edit: &Edit| matches!(edit.before, PriorContents::Nothing { .. });
-        self.journal.iter().any(|JournalEntry { edit, .. }| created(edit) && edit.place.starts_with(path))
-    }
-
     /// Returns how many edits of a file can be undone.
     pub(super) fn edits(&self, place: &Path) -> usize {
         self.journal.iter().filter(|entry| entry.edit.place == place).count()

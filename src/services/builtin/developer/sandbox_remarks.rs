@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::files::Files;
 use crate::sandbox::PathRefusal;
 use crate::services::sandboxes::CommandSandbox;
 use crate::tool::CallContext;
@@ -29,12 +28,11 @@ impl SandboxRemarks {
         errors: &str,
         choice: CommandChoice,
         call: &CallContext,
-        files: &Files,
     ) -> Self {
         let hosts = sandbox.host_refusals();
         let mut refused: Vec<String> = hosts.iter().map(ToString::to_string).collect();
         refused.extend(error_sentences(sandbox, errors, choice, call));
-        let protected = sandbox.check_protected(call, |path| files.lock().has_created(path)).await;
+        let protected = sandbox.check_protected(call).await;
         Self { refused, protected }
     }
 

@@ -289,7 +289,7 @@ pub(in crate::services::builtin) async fn run_program(
     let remarks = match &sandbox {
         Some(sandbox) => {
             let errors = run.stderr.render().text;
-            SandboxRemarks::of_command(sandbox, &errors, program.choice, call, &state.files).await
+            SandboxRemarks::of_command(sandbox, &errors, program.choice, call).await
         }
         None => SandboxRemarks::default(),
     };

@@ -105,7 +105,7 @@ pub(super) async fn run(
     let (mut report, output) = report(call, terminal.as_ref(), &end, limit, started, editor.patience()).await;
     if let Some(sandbox) = &sandbox {
         let [text, _] = &report.streams;
-        report.remarks = SandboxRemarks::of_command(sandbox, text, choice, call, &state.files).await;
+        report.remarks = SandboxRemarks::of_command(sandbox, text, choice, call).await;
     }
     let result = report.report(&output);
     release(editor, terminal).await;

@@ -61,6 +61,7 @@ pub(super) fn write_file(call: &CallContext, files: &Files, request: &WriteFile)
 
 fn create(call: &CallContext, known: &mut FileRecords, place: PathBuf, shown: &str, content: &str) -> ToolReply {
     let (folders, written) = buffers::create(call, &place, shown, content)?;
+    call.session.path_watches().accept_file(&place);
     saw(known, &place, &written);
     report::report_change(call, &place, None, &text::readable(&written.bytes));
     let after = Stamp::of(&written.bytes);

@@ -245,6 +245,7 @@ async fn start_sandbox(
         folders,
         gate: Arc::new(CurrentGate::new(gate)),
         servers: Some(servers),
+        watches: None,
     };
     RunningSandbox::start(launcher, request).await
 }

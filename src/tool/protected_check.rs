@@ -1,0 +1,89 @@
+//! Asks the user about protected paths that processes in a sandbox have created.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::ask::{ConsentSubject, PermissionRequest, PermissionResponse};
+use super::{CallContext, Notice};
+use crate::sandbox::{ProtectedPath, ProtectedWatch, quarantine};
+
+/// The tool name that these requests have.
+const SHELL: &str = "developer__shell";
+
+/// Looks for new protected paths at the end of a turn. Background commands, services and external agents may have
+/// created some.
+pub async fn check_new_protected(call: &CallContext) {
+    for watch in call.session.path_watches().all() {
+        check_watch(call, &watch).await;
+    }
+}
+
+/// Looks for protected paths that are new since the first sandbox of the session started, and asks the user about each.
+/// Moves those without consent to quarantine. Returns sentences for the result of a command; the user gets notices.
+pub(crate) async fn check_watch(call: &CallContext, watch: &Arc<ProtectedWatch>) -> Vec<String> {
+    let _check = watch.check.lock().await;
+    let found = {
+        let watch = Arc::clone(watch);
+        tokio::task::spawn_blocking(move || watch.find_created()).await.unwrap_or_default()
+    };
+    let mut sentences = Vec::new();
+    for (path, protected) in found {
+        if consents(call, &protected).await {
+            call.session.path_watches().accept(&path);
+        } else {
+            sentences.push(withdraw(call, path, &protected, &watch.quarantine).await);
+        }
+    }
+    sentences
+}
+
+/// Asks the user whether a new protected path may stay.
+async fn consents(call: &CallContext, protected: &ProtectedPath) -> bool {
+    let Some(asker) = call.asker() else { return false };
+    let mut arguments = serde_json::Map::new();
+    arguments.insert("path".to_owned(), protected.shown.clone().into());
+    let request = PermissionRequest {
+        call: call.id.clone(),
+        by: None,
+        apart: None,
+        chain: call.chain(),
+        tool: SHELL.to_owned(),
+        title: Some(format!("Keep {}, which a command created", protected.shown)),
+        always: ConsentSubject::of(SHELL, &arguments, false, None),
+        arguments,
+        target: None,
+        change: None,
+        protected: Some(protected.clone()),
+        rule: None,
+    };
+    let _open = call.open_question();
+    let answer = tokio::select! {
+        biased;
+        () = call.cancel.cancelled() => PermissionResponse::Unavailable,
+        answer = asker.ask(request) => answer,
+    };
+    matches!(answer, PermissionResponse::Allow | PermissionResponse::AllowAlways)
+}
+
+/// Moves a path without consent to quarantine. Returns a sentence for the result, and notifies the user.
+async fn withdraw(call: &CallContext, path: PathBuf, protected: &ProtectedPath, folder: &Path) -> String {
+    let ProtectedPath { shown, reason, .. } = protected;
+    let folder = folder.to_owned();
+    let moved = tokio::task::spawn_blocking(move || quarantine(&path, &folder)).await;
+    match moved.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+        Ok(place) => {
+            call.session.notices.send(Notice::new(format!(
+                "A command created `{shown}`, a protected path, without your consent. Skein moved it to {}.",
+                place.display()
+            )));
+            format!(
+                "the command created `{shown}`, a protected path: {reason}. Without consent of the user, Skein moved it \
+                 out of the project"
+            )
+        }
+        Err(error) => format!(
+            "the command created `{shown}`, a protected path: {reason}. Skein could not move it away: {error}; tell the \
+             user"
+        ),
+    }
+}
