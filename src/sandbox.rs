@@ -41,7 +41,7 @@ pub use consent::ConsentRefusal;
 pub use current_gate::CurrentGate;
 pub use entry_end::{EntryEnd, EntryFailure};
 pub use error::{SandboxError, SpawnError};
-pub use expand::{ExpandError, SandboxContext, protected_paths};
+pub use expand::{ExpandError, SandboxContext, protected_paths, writable_folders};
 pub use explain::{ExplainedLine, LineEnforcement, ProtectedState, explain, explain_text, layer_help};
 pub use gate::SandboxGate;
 pub use launcher::{HostResources, SandboxFolders, SandboxLauncher};

@@ -89,7 +89,7 @@ pub(super) fn prompt(error: &PromptError) -> acp::Error {
         return auth_required(error.to_string());
     }
     match error {
-        PromptError::Busy | PromptError::Grant(_) | PromptError::HookRefusal { .. } => {
+        PromptError::Busy | PromptError::BusyElsewhere | PromptError::Grant(_) | PromptError::HookRefusal { .. } => {
             invalid_request(error.to_string())
         }
         PromptError::Misdirected(_) => invalid_params(error.to_string()),

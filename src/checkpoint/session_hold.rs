@@ -1,6 +1,6 @@
-//! Keeps a turn and a restore of one session apart, also in different processes.
+//! Keeps turns and restores of one session apart, also in different processes.
 //!
-//! Invariant: while a turn runs, no process restores the session. While a restore runs, turns wait.
+//! Invariant: while a turn runs, no process restores the session, and the other way round.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
@@ -16,25 +16,15 @@ pub struct SessionHold {
 }
 
 impl CheckpointStore {
-    /// Holds a session for a turn. Waits while another process restores the session.
-    pub fn hold_turn(&self, session: &str) -> Result<SessionHold, CheckpointError> {
+    /// Holds a session for a turn that other turns may accompany. Waits while another process restores the session.
+    pub fn share_turn(&self, session: &str) -> Result<SessionHold, CheckpointError> {
         let (file, path) = self.open_lock(session)?;
         file.lock_shared().map_err(|error| CheckpointError::store(&path, error))?;
         Ok(SessionHold { _file: file })
     }
 
-    /// Holds a session for a turn. `None` if another process restores the session.
-    pub fn try_hold_turn(&self, session: &str) -> Result<Option<SessionHold>, CheckpointError> {
-        let (file, path) = self.open_lock(session)?;
-        match file.try_lock_shared() {
-            Ok(()) => Ok(Some(SessionHold { _file: file })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(CheckpointError::store(&path, error)),
-        }
-    }
-
-    /// Holds a session for a restore. Fails if a turn or another restore of the session runs, in any process.
-    pub fn hold_restore(&self, session: &str) -> Result<SessionHold, CheckpointError> {
+    /// Holds a session for a turn or a restore. Fails if another one of the session runs, in any process.
+    pub fn hold_alone(&self, session: &str) -> Result<SessionHold, CheckpointError> {
         let (file, path) = self.open_lock(session)?;
         match file.try_lock() {
             Ok(()) => Ok(SessionHold { _file: file }),
@@ -81,21 +71,31 @@ mod tests {
 
     /// Each hold opens the file anew, as another process does.
     #[test]
-    fn a_restore_waits_for_no_turn_and_a_turn_for_each_restore() {
+    fn one_turn_or_restore_runs_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let store = CheckpointStore::new(folder.path().join("checkpoints"));
-        let turns = [store.hold_turn("a").unwrap(), store.hold_turn("a").unwrap()];
-        assert!(matches!(store.hold_restore("a"), Err(CheckpointError::Running)), "a turn runs");
-        assert!(store.hold_restore("b").is_ok(), "another session");
+        let turn = store.hold_alone("a").unwrap();
+        assert!(matches!(store.hold_alone("a"), Err(CheckpointError::Running)), "a turn runs");
+        assert!(store.hold_alone("b").is_ok(), "another session");
+        drop(turn);
+        drop(store.hold_alone("a").unwrap());
+        store.remove_lock("a").unwrap();
+        store.remove_lock("a").unwrap();
+        assert!(!folder.path().join("checkpoints").exists(), "a turn alone makes no checkpoints");
+    }
+
+    #[test]
+    fn a_shared_turn_waits_for_a_restore_and_keeps_it_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = CheckpointStore::new(folder.path().join("checkpoints"));
+        let turns = [store.share_turn("a").unwrap(), store.share_turn("a").unwrap()];
+        assert!(matches!(store.hold_alone("a"), Err(CheckpointError::Running)), "two turns run");
         drop(turns);
-        let restore = store.hold_restore("a").unwrap();
-        assert!(store.try_hold_turn("a").unwrap().is_none(), "a restore runs");
-        assert!(store.try_hold_turn("b").unwrap().is_some(), "another session");
-        assert!(matches!(store.hold_restore("a"), Err(CheckpointError::Running)), "another restore");
+        let restore = store.hold_alone("a").unwrap();
         let (tx, rx) = std::sync::mpsc::channel();
         let waiting = store.clone();
         let turn = std::thread::spawn(move || {
-            let held = waiting.hold_turn("a").unwrap();
+            let held = waiting.share_turn("a").unwrap();
             tx.send(()).unwrap();
             drop(held);
         });
@@ -103,8 +103,5 @@ mod tests {
         drop(restore);
         turn.join().unwrap();
         assert!(rx.recv().is_ok());
-        store.remove_lock("a").unwrap();
-        store.remove_lock("a").unwrap();
-        assert!(!folder.path().join("checkpoints").exists(), "a turn alone makes no checkpoints");
     }
 }

@@ -306,7 +306,7 @@ fn start(
     // There is no session whose user could be asked.
     profile.git = GitAccess::Off;
     profile.ports = PortAccess::Off;
-    let watch = NewPaths::watch(&profile, folders);
+    let watch = NewPaths::watch(&profile, &context(folders)?, folders).map_err(SandboxError::from)?;
     let code = run_command(program, rest, &profile, &restriction, folders, output)?;
     watch.withdraw(output);
     Ok(code)

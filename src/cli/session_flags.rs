@@ -295,6 +295,8 @@ pub(super) fn prompt_failure(error: &PromptError) -> CommandError {
         }
         PromptError::Misdirected(_) => CommandError::usage(error.to_string(), "`skein agents` lists who there is"),
         PromptError::Grant(_) => CommandError::usage(error.to_string(), "use a token with other limits"),
-        PromptError::Busy | PromptError::NotCompacted(_) => CommandError::work(error.to_string(), "wait for its end"),
+        PromptError::Busy | PromptError::BusyElsewhere | PromptError::NotCompacted(_) => {
+            CommandError::work(error.to_string(), "wait for its end")
+        }
     }
 }

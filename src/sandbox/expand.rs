@@ -89,6 +89,13 @@ pub enum ExpandError {
     Relay { entry: String },
 }
 
+/// Returns the folders and files that a profile lets a process write, other than private ones. Resolved; none is below
+/// another.
+pub fn writable_folders(profile: &SandboxProfile, context: &SandboxContext) -> Result<Vec<PathBuf>, ExpandError> {
+    let roots: Vec<PathBuf> = context.roots.iter().filter_map(|root| root.canonicalize().ok()).collect();
+    Ok(WritableFolders::find(profile, context, &roots, &mut Vec::new())?.folders)
+}
+
 /// Computes everything that the sandbox process sets up.
 pub(super) fn expand(
     profile: &SandboxProfile,

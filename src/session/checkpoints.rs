@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures::future::BoxFuture;
 
-use super::Session;
+use super::{PromptError, Session};
 use crate::checkpoint::{
     CheckpointError, CheckpointStep, CheckpointStore, CoverageGap, SessionHold, Snapshot, SnapshotLimits, StepKind,
     Workspace,
@@ -146,18 +146,26 @@ fn gap_text(snapshot: &Snapshot, limits: &SnapshotLimits) -> Option<String> {
 }
 
 impl Session {
-    /// Keeps other processes from restoring the session while a turn runs. Waits while one does. `None` if the session
-    /// has no checkpoints, or the lock cannot be used; the log has the reason.
-    pub(super) async fn hold_turn(&self) -> Option<SessionHold> {
-        let checkpoints = self.checkpoints.as_ref()?;
+    /// Keeps other processes from working on the session while a turn runs. Fails if one does. `None` if the session has
+    /// no checkpoints, or the lock cannot be used; the log has the reason.
+    pub(super) async fn hold_turn(&self) -> Result<Option<SessionHold>, PromptError> {
+        let Some(checkpoints) = &self.checkpoints else { return Ok(None) };
         let (store, session) = (checkpoints.store.clone(), checkpoints.session.clone());
-        // A restore is rare. Opening and locking a file takes less time than a change of threads.
-        let held = match store.try_hold_turn(&session) {
-            Ok(None) => run_blocking(move || store.hold_turn(&session)).await,
-            Ok(Some(hold)) => Ok(hold),
-            Err(error) => Err(error),
+        let held = if self.sessions.store.ownership().is_some() {
+            // The database decides which replica has the session. A replica that lost it may still hold the lock.
+            run_blocking(move || store.share_turn(&session)).await
+        } else {
+            // On this thread: opening and locking a file takes less time than a change of threads.
+            store.hold_alone(&session)
         };
-        held.inspect_err(|error| tracing::warn!(%error, session = self.id(), "a restore may disturb this turn")).ok()
+        match held {
+            Ok(hold) => Ok(Some(hold)),
+            Err(CheckpointError::Running) => Err(PromptError::BusyElsewhere),
+            Err(error) => {
+                tracing::warn!(%error, session = self.id(), "another process may disturb this turn");
+                Ok(None)
+            }
+        }
     }
 
     /// Keeps the state of the files after a turn.

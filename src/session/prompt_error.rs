@@ -13,6 +13,8 @@ use crate::store::StoreError;
 pub enum PromptError {
     #[error("the session is still busy with the prompt before; wait for its end, or cancel it")]
     Busy,
+    #[error("a turn or a restore of this session runs in another process; wait for its end")]
+    BusyElsewhere,
     #[error("{0}")]
     Misdirected(String),
     #[error("the prompt was not sent: {reason}")]

@@ -167,7 +167,7 @@ impl Sessions {
         let _hold = match self.checkpoint_store() {
             Some(store) => {
                 let session = session.clone();
-                Some(run_blocking(move || store.hold_restore(&session)).await?)
+                Some(run_blocking(move || store.hold_alone(&session)).await?)
             }
             None => None,
         };

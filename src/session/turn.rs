@@ -23,7 +23,7 @@ use crate::tool::protected_check::check_new_protected;
 /// A turn that has started and not yet run. The session is busy until it is dropped.
 pub struct PendingTurn {
     session: Arc<Session>,
-    /// Keeps other processes from restoring the session. `None` before [`Self::catch_up`].
+    /// Keeps other processes from working on the session. `None` before [`Self::catch_up`].
     hold: Option<SessionHold>,
     history: OwnedMutexGuard<History>,
     setup: Arc<SessionSetup>,
@@ -77,11 +77,11 @@ impl PendingTurn {
     }
 
     /// Reloads the history if another process has continued or restored the session. Until the turn ends, no other
-    /// process restores it.
+    /// process does so. Fails if one is at it.
     pub async fn catch_up(&mut self) -> Result<(), PromptError> {
         self.session.check_owned()?;
         if self.hold.is_none() {
-            self.hold = self.session.hold_turn().await;
+            self.hold = self.session.hold_turn().await?;
         }
         self.session.catch_up(&mut self.history).await
     }

@@ -238,9 +238,9 @@ fn an_editor_shows_the_difference_and_then_restores() {
     assert_eq!(client.answer(&wrong)["error"]["code"], -32602);
 }
 
-/// The turn of one process and the restore of another would mix their changes.
+/// The turn of one process and the work of another would mix their changes.
 #[test]
-fn a_turn_that_runs_elsewhere_keeps_a_restore_out() {
+fn a_turn_that_runs_elsewhere_keeps_other_work_out() {
     let sandbox = Sandbox::outside_tmp();
     sandbox.write("project/a.txt", "one\n");
     let model = ScriptedModel::new(|request| match asked(request) {
@@ -263,6 +263,9 @@ fn a_turn_that_runs_elsewhere_keeps_a_restore_out() {
     let expected = "a turn or another restore of this session runs, maybe in another process";
     assert!(refused.code == 1 && refused.stderr.contains(expected), "{}", refused.whole());
     assert_eq!(read(sandbox.path("project/a.txt")), "two\n");
+    let refused = model.run(&sandbox, &["--resume", &session, "hello"]);
+    let expected = "a turn or a restore of this session runs in another process; wait for its end";
+    assert!(refused.code == 1 && refused.stderr.contains(expected), "{}", refused.whole());
     client.cancel(&session);
     assert_eq!(client.ended(&running), "cancelled");
     restored(&sandbox, &[&session, "--turn", "1", "--yes"]);

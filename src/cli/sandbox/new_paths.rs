@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use super::super::folders::Folders;
 use super::super::output::CommandOutput;
-use crate::sandbox::{FileAccess, ProtectedPath, ProtectedSnapshot, SandboxProfile, quarantine};
+use crate::sandbox::{
+    ExpandError, FileAccess, ProtectedPath, ProtectedSnapshot, SandboxContext, SandboxProfile, quarantine,
+    writable_folders,
+};
 
 /// The protected paths before a command. There is no user to ask about new ones, so they are
 /// moved to quarantine.
@@ -15,11 +18,16 @@ pub(super) struct NewPaths {
 }
 
 impl NewPaths {
-    pub(super) fn watch(profile: &SandboxProfile, folders: &Folders) -> Self {
-        let is_writable =
-            !matches!(profile.files, FileAccess::None | FileAccess::ReadOnly) || !profile.write.is_empty();
-        let watched = if is_writable { vec![folders.cwd.clone()] } else { Vec::new() };
-        Self { before: ProtectedSnapshot::take(&watched), folders: watched, quarantine: folders.quarantine() }
+    pub(super) fn watch(
+        profile: &SandboxProfile,
+        context: &SandboxContext,
+        folders: &Folders,
+    ) -> Result<Self, ExpandError> {
+        let mut watched = writable_folders(profile, context)?;
+        if profile.files == FileAccess::Full {
+            watched.push(folders.cwd.clone());
+        }
+        Ok(Self { before: ProtectedSnapshot::take(&watched), folders: watched, quarantine: folders.quarantine() })
     }
 
     pub(super) fn withdraw(self, output: &mut CommandOutput) {

@@ -99,7 +99,7 @@ impl From<SessionError> for RunError {
 impl From<PromptError> for RunError {
     fn from(error: PromptError) -> Self {
         match error {
-            PromptError::Busy => Self::Busy(error.to_string()),
+            PromptError::Busy | PromptError::BusyElsewhere => Self::Busy(error.to_string()),
             PromptError::Grant(error) => error.into(),
             PromptError::HookRefusal { .. } => Self::Forbidden(error.to_string()),
             PromptError::Store(error) => error.into(),

@@ -253,3 +253,15 @@ fn a_new_protected_path_goes_to_quarantine() {
         assert_eq!(fs::read_to_string(Path::new(moved).join("tasks.json")).unwrap(), "kept\n");
     }
 }
+
+#[test]
+fn a_folder_of_write_keeps_no_new_protected_path() {
+    for user in users() {
+        let place = Place::new(user);
+        place.write("home/other/file", "");
+        let script = "mkdir ~/other/.vscode && echo 1 > ~/other/file";
+        let shown = text(&place.shell(&["--write", "~/other"], script));
+        assert!(shown.contains("the command created `.vscode`, a protected path"), "{shown}");
+        assert!(!place.path("home/other/.vscode").exists() && place.read("home/other/file") == "1\n");
+    }
+}
