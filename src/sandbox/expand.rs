@@ -105,6 +105,9 @@ pub(super) fn expand(
     let mut notices = Vec::new();
     let roots: Vec<PathBuf> = context.roots.iter().filter_map(|root| root.canonicalize().ok()).collect();
     let writable = WritableFolders::find(profile, context, &roots, &mut notices)?;
+    for entry in profile.read.iter().filter(|entry| write_paths::leads_out(&entry.path, context)) {
+        notices.push(format!("`{}` in `read` leads out of the project and opens nothing", entry.path));
+    }
     let has_namespaces = layers.namespaces.is_available();
     let mut env = BTreeMap::new();
     let caches = CacheMounts::find(profile.caches, context, layers, &mut env);

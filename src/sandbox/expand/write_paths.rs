@@ -42,9 +42,11 @@ impl WritableFolders {
             }
             for root in roots {
                 found.insert(root.clone());
-                found.extend(git_folder(root, &context.home));
+                let is_shown = |folder: &PathBuf| context.hidden.covering(folder).is_none();
+                found.extend(git_folder(root, &context.home).filter(is_shown));
             }
         }
+        let mut named = BTreeSet::new();
         for entry in &profile.write {
             match entry {
                 WritePath::GitIgnored => {
@@ -52,9 +54,10 @@ impl WritableFolders {
                         found.extend(ignored_paths(root)?);
                     }
                 }
-                WritePath::Path(text) => found.extend(writable_path(text, context, roots, notices)?),
+                WritePath::Path(text) => named.extend(writable_path(text, context, roots, notices)?),
             }
         }
+        found.extend(named.iter().cloned());
         if let Some(visible) = &context.visible {
             // Links inside the roots and git folders above them may lead out.
             found.retain(|path| is_below(path, visible));
@@ -71,7 +74,8 @@ impl WritableFolders {
         let all: Vec<PathBuf> = found.iter().cloned().collect();
         let is_below_other = |path: &PathBuf| all.iter().any(|other| other != path && path.starts_with(other));
         let folders: Vec<PathBuf> = all.iter().filter(|path| !is_below_other(path)).cloned().collect();
-        let state = folders.iter().filter(|path| is_state(path, context, roots)).cloned().collect();
+        let is_named = |path: &&PathBuf| named.contains(*path) && is_state(path, context, roots);
+        let state = folders.iter().filter(is_named).cloned().collect();
         Ok(Self { folders, state })
     }
 }
@@ -91,17 +95,16 @@ fn writable_path(
         matches
     } else {
         let path = absolute(text, context);
-        if text.ends_with('/') && !path.exists() {
+        if text.ends_with('/') && !path.exists() && !(starts_inside(text, context) && would_lead_out(&path, roots)) {
             fs::create_dir_all(&path)
                 .map_err(|source| ExpandError::Create { path: path.display().to_string(), source })?;
         }
         path.canonicalize().into_iter().collect()
     };
-    let is_relative = !text.starts_with('/') && !text.starts_with('~');
     let mut allowed = Vec::new();
     for path in paths {
         let root = roots.iter().find(|root| path.starts_with(root));
-        if is_relative && root.is_none() {
+        if starts_inside(text, context) && root.is_none() {
             notices.push(format!("`{text}` in `write` leads out of the project and stays read-only"));
         } else if let Some((name, _)) = find_protected(&path, root.map(PathBuf::as_path))
             .filter(|_| !is_root(&path, roots) && !is_state(&path, context, roots))
@@ -114,6 +117,13 @@ fn writable_path(
     Ok(allowed)
 }
 
+/// Returns true if the folder to create is outside the roots, or a link above it leads out.
+fn would_lead_out(path: &Path, roots: &[PathBuf]) -> bool {
+    let existing = path.ancestors().find_map(|above| above.canonicalize().ok());
+    let goes_up = path.components().any(|part| part == Component::ParentDir);
+    goes_up || existing.is_none_or(|above| !roots.iter().any(|root| above.starts_with(root)))
+}
+
 /// Returns true for a hidden path outside the roots. It holds the state of a program, and only a manifest or config of
 /// the user can name it.
 fn is_state(path: &Path, context: &SandboxContext, roots: &[PathBuf]) -> bool {
@@ -122,6 +132,15 @@ fn is_state(path: &Path, context: &SandboxContext, roots: &[PathBuf]) -> bool {
 
 fn is_root(path: &Path, roots: &[PathBuf]) -> bool {
     roots.iter().any(|root| root == path)
+}
+
+/// Returns true if a path of a profile begins inside a root. Commands can replace such a path by a link.
+fn starts_inside(text: &str, context: &SandboxContext) -> bool {
+    let is_relative = !text.starts_with('/') && !text.starts_with('~');
+    let path = absolute(text, context);
+    let begins =
+        |root: &PathBuf| path.starts_with(root) || root.canonicalize().is_ok_and(|root| path.starts_with(root));
+    is_relative || context.roots.iter().any(begins)
 }
 
 fn is_glob(text: &str) -> bool {
@@ -138,9 +157,16 @@ fn absolute(text: &str, context: &SandboxContext) -> PathBuf {
     }
 }
 
-/// Resolves a path of a profile. `None` if it does not exist.
+/// Resolves a path that a profile opens. `None` if it does not exist, or if it [leads out](leads_out).
 pub(super) fn resolve(text: &str, context: &SandboxContext) -> Option<PathBuf> {
-    absolute(text, context).canonicalize().ok()
+    absolute(text, context).canonicalize().ok().filter(|_| !leads_out(text, context))
+}
+
+/// Returns true for a path that begins inside a root and leads out. Links of a project open nothing.
+pub(super) fn leads_out(text: &str, context: &SandboxContext) -> bool {
+    let is_inside =
+        |path: &Path| context.roots.iter().any(|root| root.canonicalize().is_ok_and(|it| path.starts_with(it)));
+    starts_inside(text, context) && absolute(text, context).canonicalize().is_ok_and(|path| !is_inside(&path))
 }
 
 /// Resolves a path or glob of a profile.
@@ -148,7 +174,7 @@ pub(super) fn resolve_glob(text: &str, context: &SandboxContext) -> Vec<PathBuf>
     if is_glob(text) {
         matches(text, context).unwrap_or_default()
     } else {
-        resolve(text, context).into_iter().collect()
+        absolute(text, context).canonicalize().into_iter().collect()
     }
 }
 
@@ -239,6 +265,10 @@ fn git_folder(root: &Path, home: &Path) -> Option<PathBuf> {
         return None;
     }
     let entry = top.join(".git");
+    if entry.is_symlink() {
+        // It could lead to any folder, and whoever made the project made the link.
+        return None;
+    }
     if entry.is_dir() {
         return entry.canonicalize().ok().filter(|folder| !folder.starts_with(root));
     }

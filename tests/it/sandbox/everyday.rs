@@ -265,3 +265,30 @@ fn a_folder_of_write_keeps_no_new_protected_path() {
         assert!(!place.path("home/other/.vscode").exists() && place.read("home/other/file") == "1\n");
     }
 }
+
+/// Whoever made the project made its links.
+#[test]
+fn a_link_of_the_project_opens_no_hidden_path() {
+    for layers in ["", "no-namespaces,preferred"] {
+        let place = Place::new(users()[0]);
+        place.write("home/.ssh/id_rsa", "SECRET");
+        for link in [".git", "assets"] {
+            std::os::unix::fs::symlink("../home/.ssh", place.path("project").join(link)).unwrap();
+        }
+        let script = "cat ~/.ssh/id_rsa assets/id_rsa .git/id_rsa; echo evil > ~/.ssh/authorized_keys";
+        let output = place.sandbox(layers, &["--read", "assets", "--", "sh", "-c", script]).output().unwrap();
+        let shown = text(&output);
+        assert!(!shown.contains("SECRET"), "{layers}: {shown}");
+        assert!(!place.path("home/.ssh/authorized_keys").exists(), "{layers}: {shown}");
+        assert!(shown.contains("`assets` in `read` leads out of the project and opens nothing"), "{layers}: {shown}");
+    }
+}
+
+#[test]
+fn a_write_entry_creates_nothing_outside_the_project() {
+    let place = Place::new(users()[0]);
+    place.write("home/.config/file", "");
+    std::os::unix::fs::symlink("../home/.config", place.path("project/out")).unwrap();
+    place.works(&["--write", "out/new/", "--write", "../home/new/"], "true");
+    assert!(!place.path("home/.config/new").exists() && !place.path("home/new").exists());
+}
