@@ -100,6 +100,11 @@ impl ProtectedSnapshot {
         self.paths.extend(program_parts(if is_head(path) { path.parent().unwrap_or(path) } else { path }));
         self.paths.insert(path.to_owned());
     }
+
+    /// Removes the paths that a later snapshot does not have.
+    pub(super) fn forget_missing(&mut self, later: &Self) {
+        self.paths.retain(|path| later.paths.contains(path));
+    }
 }
 
 fn is_harmless(path: &Path, context: &GitCheck<'_>) -> bool {

@@ -28,7 +28,14 @@ impl ProtectedWatch {
     /// Returns the new protected paths that need consent.
     pub fn find_created(&self) -> Vec<(PathBuf, ProtectedPath)> {
         let now = self.snapshot();
-        self.lock().find_created(&now)
+        let mut known = self.lock();
+        known.forget_missing(&now);
+        known.find_created(&now)
+    }
+
+    /// Forgets the known paths that are missing in this snapshot. A command that creates one again needs consent.
+    pub(super) fn forget_missing(&self, now: &ProtectedSnapshot) {
+        self.lock().forget_missing(now);
     }
 
     fn lock(&self) -> MutexGuard<'_, ProtectedSnapshot> {
@@ -126,6 +133,10 @@ mod tests {
         assert_eq!(created(), [".zed"], "a command created `tasks.json`");
         watches.accept(&root.join(".zed"));
         assert_eq!(created(), [""; 0]);
+        fs::remove_dir_all(root.join(".zed")).unwrap();
+        assert_eq!(created(), [""; 0]);
+        write(&root.join(".zed/tasks.json"));
+        assert_eq!(created(), [".zed"], "what is removed and comes back is new");
     }
 
     #[test]

@@ -228,11 +228,14 @@ impl RunningSandbox {
         self.watched.as_ref().map(|watched| &watched.watch)
     }
 
-    /// Returns whether mounts cover all protected paths that are there now. They do not cover those that were created
+    /// Returns whether mounts cover all protected paths that are there now, before a command. They do not cover those that were created
     /// since the start, also if the user has accepted them.
     pub fn covers_protected(&self) -> bool {
-        let is_covered =
-            |WatchedPaths { watch, covered }: &WatchedPaths| covered.find_created(&watch.snapshot()).is_empty();
+        let is_covered = |WatchedPaths { watch, covered }: &WatchedPaths| {
+            let now = watch.snapshot();
+            watch.forget_missing(&now);
+            covered.find_created(&now).is_empty()
+        };
         self.watched.as_ref().is_none_or(is_covered)
     }
 

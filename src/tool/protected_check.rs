@@ -7,8 +7,8 @@ use super::ask::{ConsentSubject, PermissionRequest, PermissionResponse};
 use super::{CallContext, Notice};
 use crate::sandbox::{ProtectedPath, ProtectedWatch, quarantine};
 
-/// The tool name that these requests have.
-const SHELL: &str = "developer__shell";
+/// The name that these requests have instead of a tool's name.
+const NEW_PATH: &str = "sandbox:new-path";
 
 /// Looks for new protected paths at the end of a turn. Background commands, services and external agents may have
 /// created some.
@@ -19,7 +19,8 @@ pub async fn check_new_protected(call: &CallContext) {
 }
 
 /// Looks for protected paths that are new since the first sandbox of the session started, and asks the user about each.
-/// Moves those without consent to quarantine. Returns sentences for the result of a command; the user gets notices.
+/// Moves those without consent to quarantine. After a cancel, the next check asks. Returns sentences for the result of a
+/// command; the user gets notices.
 pub(crate) async fn check_watch(call: &CallContext, watch: &Arc<ProtectedWatch>) -> Vec<String> {
     let _check = watch.check.lock().await;
     let found = {
@@ -28,18 +29,22 @@ pub(crate) async fn check_watch(call: &CallContext, watch: &Arc<ProtectedWatch>)
     };
     let mut sentences = Vec::new();
     for (path, protected) in found {
-        if consents(call, &protected).await {
-            call.session.path_watches().accept(&path);
-        } else {
-            sentences.push(withdraw(call, path, &protected, &watch.quarantine).await);
+        match ask(call, &protected).await {
+            Some(true) => call.session.path_watches().accept(&path),
+            Some(false) => sentences.push(withdraw(call, path, &protected, &watch.quarantine).await),
+            // The user may have created it.
+            None => call.session.notices.send(Notice::new(format!(
+                "`{}` is new, and {}. Skein asks about it after your next prompt.",
+                protected.shown, protected.reason
+            ))),
         }
     }
     sentences
 }
 
-/// Asks the user whether a new protected path may stay.
-async fn consents(call: &CallContext, protected: &ProtectedPath) -> bool {
-    let Some(asker) = call.asker() else { return false };
+/// Asks the user whether a new protected path may stay. `None` if the turn is cancelled.
+async fn ask(call: &CallContext, protected: &ProtectedPath) -> Option<bool> {
+    let Some(asker) = call.asker() else { return Some(false) };
     let mut arguments = serde_json::Map::new();
     arguments.insert("path".to_owned(), protected.shown.clone().into());
     let request = PermissionRequest {
@@ -47,9 +52,12 @@ async fn consents(call: &CallContext, protected: &ProtectedPath) -> bool {
         by: None,
         apart: None,
         chain: call.chain(),
-        tool: SHELL.to_owned(),
-        title: Some(format!("Keep {}, which a command created", protected.shown)),
-        always: ConsentSubject::of(SHELL, &arguments, false, None),
+        tool: NEW_PATH.to_owned(),
+        title: Some(format!(
+            "Keep {}, which a command created. If you refuse, Skein moves it to quarantine",
+            protected.shown
+        )),
+        always: ConsentSubject::of(NEW_PATH, &arguments, false, None),
         arguments,
         target: None,
         change: None,
@@ -57,12 +65,13 @@ async fn consents(call: &CallContext, protected: &ProtectedPath) -> bool {
         rule: None,
     };
     let _open = call.open_question();
-    let answer = tokio::select! {
+    tokio::select! {
         biased;
-        () = call.cancel.cancelled() => PermissionResponse::Unavailable,
-        answer = asker.ask(request) => answer,
-    };
-    matches!(answer, PermissionResponse::Allow | PermissionResponse::AllowAlways)
+        () = call.cancel.cancelled() => None,
+        answer = asker.ask(request) => {
+            Some(matches!(answer, PermissionResponse::Allow | PermissionResponse::AllowAlways))
+        }
+    }
 }
 
 /// Moves a path without consent to quarantine. Returns a sentence for the result, and notifies the user.
@@ -81,9 +90,15 @@ async fn withdraw(call: &CallContext, path: PathBuf, protected: &ProtectedPath, 
                  out of the project"
             )
         }
-        Err(error) => format!(
-            "the command created `{shown}`, a protected path: {reason}. Skein could not move it away: {error}; tell the \
-             user"
-        ),
+        Err(error) => {
+            call.session.notices.send(Notice::new(format!(
+                "A command created `{shown}`, a protected path, without your consent: {reason}. Skein could not move it \
+                 away: {error}. Look at it and remove it."
+            )));
+            format!(
+                "the command created `{shown}`, a protected path: {reason}. Skein could not move it away: {error}; tell \
+                 the user"
+            )
+        }
     }
 }

@@ -21,8 +21,8 @@ use crate::permissions::{RuleDecision, SourcedRule, config_rules, judge_host};
 use crate::process::{CapturedCommand, CommandExit, Launch, Stdin};
 use crate::sandbox::proxy::{HostAnswer, HostGate, HostQuestion, HostRecord, HostRuling};
 use crate::sandbox::{
-    CacheAccess, CurrentGate, ProtectedPath, ProtectedSnapshot, RunningSandbox, SandboxFolders, SandboxLauncher,
-    SandboxProfile, SandboxRequest, SandboxSettings, SandboxStartError, quarantine,
+    CacheAccess, CurrentGate, ProtectedPath, ProtectedWatch, ProtectedWatches, RunningSandbox, SandboxFolders,
+    SandboxLauncher, SandboxProfile, SandboxRequest, SandboxSettings, SandboxStartError, quarantine,
 };
 use crate::task::TaskScope;
 use crate::tool::editor::{TerminalExit, TerminalSandboxRequest};
@@ -232,17 +232,20 @@ impl TerminalHost {
             folders: SandboxFolders { roots: roots.clone(), readable, ..SandboxFolders::default() },
             gate: Arc::new(CurrentGate::new(Arc::clone(&self.limits) as Arc<dyn HostGate>)),
             servers: None,
-            watches: None,
+            watches: Some(ProtectedWatches::default()),
         };
-        let before = snapshot(roots.clone()).await;
-        let (group, pipes) = RunningSandbox::start(launcher, request).await?.spawn_alone(launch, &line).await?;
+        let sandbox = RunningSandbox::start(launcher, request).await?;
+        let created = sandbox.watch().cloned();
+        let (group, pipes) = sandbox.spawn_alone(launch, &line).await?;
         let limit = output_byte_limit.unwrap_or(MAX_OUTPUT).min(MAX_OUTPUT);
         let (command, follow) = CapturedCommand::new(group, pipes, limit, self.tasks.cancelled().clone());
         let (checked, remarks) = watch::channel(None);
-        let quarantine_folder = launcher.quarantine.clone();
         self.tasks.spawn(async move {
             follow.await;
-            let found = withdraw_created(before, roots, quarantine_folder).await;
+            let found = match created {
+                Some(watch) => withdraw_created(watch).await,
+                None => Vec::new(),
+            };
             drop(checked.send(Some(found)));
         });
         let mut table = self.lock();
@@ -298,18 +301,13 @@ fn local_profile(profile: &SandboxProfile, managed: &[SandboxSettings]) -> Sandb
     managed.iter().fold(local, |profile, settings| settings.tighten(&profile))
 }
 
-async fn snapshot(roots: Vec<PathBuf>) -> Option<ProtectedSnapshot> {
-    tokio::task::spawn_blocking(move || ProtectedSnapshot::take(&roots)).await.ok()
-}
-
 /// Moves protected paths that a command created to quarantine, because no question is possible here. Returns a sentence
 /// for each.
-async fn withdraw_created(before: Option<ProtectedSnapshot>, roots: Vec<PathBuf>, folder: PathBuf) -> Vec<String> {
-    let Some((before, later)) = before.zip(snapshot(roots).await) else { return Vec::new() };
+async fn withdraw_created(watch: Arc<ProtectedWatch>) -> Vec<String> {
     let moved = tokio::task::spawn_blocking(move || {
         let withdraw = |(path, protected): (PathBuf, ProtectedPath)| {
             let ProtectedPath { shown, reason, .. } = protected;
-            match quarantine(&path, &folder) {
+            match quarantine(&path, &watch.quarantine) {
                 Ok(place) => {
                     tracing::warn!(path = %path.display(), to = %place.display(), "a command created a protected path");
                     format!(
@@ -319,7 +317,7 @@ async fn withdraw_created(before: Option<ProtectedSnapshot>, roots: Vec<PathBuf>
                 Err(error) => format!("the command created `{shown}`, a protected path, and it stays there: {error}"),
             }
         };
-        before.find_created(&later).into_iter().map(withdraw).collect::<Vec<_>>()
+        watch.find_created().into_iter().map(withdraw).collect::<Vec<_>>()
     });
     moved.await.unwrap_or_default()
 }
