@@ -3,7 +3,7 @@
 mod audit_log;
 mod removal;
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
 use super::alert_asker::{AlertAsker, AlertSettings, AttentionSink};
@@ -451,7 +451,8 @@ fn choice_of(stored: &StoredSession, fallback: SessionSettings, broker: &Broker)
 
 /// Returns whether Skein made the folder below `scratch` for a session that names none.
 fn is_inside(folder: &Path, scratch: &Path) -> bool {
-    folder.starts_with(scratch) && folder != scratch
+    let goes_up = folder.components().any(|part| part == Component::ParentDir);
+    folder.starts_with(scratch) && folder != scratch && !goes_up
 }
 
 #[cfg(test)]
@@ -465,5 +466,6 @@ mod tests {
         assert!(is_inside(Path::new("/state/scratch/folder-1"), scratch));
         assert!(!is_inside(Path::new("/data/worktrees/skein-task-1/work/skein-task-1/sub"), scratch));
         assert!(!is_inside(scratch, scratch));
+        assert!(!is_inside(Path::new("/state/scratch/../../home"), scratch));
     }
 }

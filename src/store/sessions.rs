@@ -64,7 +64,7 @@ use tokio::sync::oneshot;
 pub use audit::{AuditEntry, AuditFilter, AuditFinding, AuditProblem, ChainReport, NewAuditEntry};
 pub use claims::{OwnerHandle, SessionClaim};
 pub use follower::EventFollower;
-pub(super) use id::now as current_time;
+pub(super) use id::{is_plain, now as current_time};
 pub(super) use leases::LEASE_TIME;
 pub use leases::SessionLease;
 pub use recall::{COUNTED, RecallMatch, RecallQuery, RecallResults, StoredMessage, TermStats, TermWeights};

@@ -12,6 +12,8 @@ use crate::store::StoreError;
 const SIGNS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const OF_TIME: usize = 7;
 const OF_CHANCE: usize = 13;
+/// Maximum length of an id that another Skein gave.
+const MAX_FOREIGN: usize = 64;
 
 /// Returns the milliseconds since 1970.
 pub(in crate::store) fn now() -> u64 {
@@ -30,6 +32,12 @@ pub(super) fn new(now: u64) -> Result<String, StoreError> {
     Ok(time.chain(chance.into_iter().map(sign)).collect())
 }
 
+/// Returns whether a text from outside can be an id. Folders have the names of sessions, so an id is one plain name.
+pub(in crate::store) fn is_plain(id: &str) -> bool {
+    let is_plain = |sign: u8| sign.is_ascii_alphanumeric() || matches!(sign, b'-' | b'_');
+    (1..=MAX_FOREIGN).contains(&id.len()) && id.bytes().all(is_plain)
+}
+
 fn sign(bits: u8) -> char {
     char::from(SIGNS[usize::from(bits & 31)])
 }
@@ -45,5 +53,13 @@ mod tests {
         let of_one_moment: std::collections::BTreeSet<_> =
             (0..10_000).map(|_| new(1_790_000_000_000).unwrap()).collect();
         assert_eq!(of_one_moment.len(), 10_000);
+        assert!(names.iter().all(|name| is_plain(name)));
+    }
+
+    #[test]
+    fn an_id_from_outside_names_no_other_folder() {
+        for id in ["", ".", "..", "/etc", "a/b", "a/../b", "a b", "a\0", &"a".repeat(65)] {
+            assert!(!is_plain(id), "{id:?}");
+        }
     }
 }

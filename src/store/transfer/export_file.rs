@@ -12,6 +12,7 @@ use super::cell::{RowCell, row_from_json, row_json};
 use super::table_list::{TABLES, TableSpec};
 use super::{RowError, RowSink, RowSource, StoreTotals, TotalsBuilder};
 use crate::store::StoreError;
+use crate::store::sessions::is_plain;
 
 /// The version of the format.
 const FORMAT: u64 = 1;
@@ -134,6 +135,9 @@ impl<'a, R: BufRead> ExportReader<'a, R> {
         let table = table.ok_or_else(|| self.damage("it names a table that does not exist"))?;
         let row = row_from_json(&row).filter(|row| row.len() == table.columns().count());
         let row = row.ok_or_else(|| self.damage(format!("its values are none of the table {}", table.name)))?;
+        if let Some(id) = table.session_ids(&row).find(|id| !is_plain(id)) {
+            return Err(self.damage(format!("{} is no id of a session", Value::from(id))));
+        }
         self.totals.add(table, &row_json(&row));
         if self.totals.mark() != mark {
             return Err(self.damage("its content was changed, or lines before it are missing or moved"));
@@ -247,5 +251,20 @@ mod tests {
         ] {
             assert_eq!(read(&file), Err(line), "{damage}");
         }
+    }
+
+    /// Folders have the names of sessions, and removing a session removes its folder.
+    #[test]
+    fn a_session_has_no_path_as_its_id() {
+        let file = |id: &str, parent: &str, event: &str| {
+            let rest = r#"null,"/tmp","[]","a","m",null,null,"title",5,6,1,2,0,{"real":"0.5"},1,0]"#;
+            let rows =
+                format!("session [{id},\"local\",{parent},{rest}\nevent [{event},1,5,\"user\",\"{{}}\",\"text\"]");
+            String::from_utf8(file_of_rows(&rows).unwrap()).unwrap()
+        };
+        assert_eq!(read(&file("\"s1\"", "null", "\"s1\"")), Ok(2));
+        assert_eq!(read(&file("\"/home/me\"", "null", "\"s1\"")), Err(2));
+        assert_eq!(read(&file("\"s1\"", "\"..\"", "\"s1\"")), Err(2));
+        assert_eq!(read(&file("\"s1\"", "null", "\"a/b\"")), Err(3));
     }
 }

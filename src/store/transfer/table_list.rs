@@ -1,5 +1,6 @@
 //! Lists the tables that are moved. A new table is one more line here.
 
+use super::cell::RowCell;
 use crate::store::{Schema, memories, routes, sessions, tokens};
 
 /// An SQLite file, and the name under which a connection attaches it.
@@ -95,6 +96,18 @@ impl TableSpec {
     }
 
     /// Returns SQL that selects all rows in order. `schema` is the name of an attached file with a dot, or empty.
+    /// Returns the ids of sessions in a row of this table.
+    pub(super) fn session_ids<'a>(&'a self, row: &'a [RowCell]) -> impl Iterator<Item = &'a str> {
+        let names_session = |column: &str| match self.name {
+            "session" => matches!(column, "id" | "parent"),
+            _ => column == "session",
+        };
+        self.columns().zip(row).filter_map(move |(column, cell)| match cell {
+            RowCell::Text(id) if names_session(column) => Some(id.as_str()),
+            _ => None,
+        })
+    }
+
     pub(super) fn select(&self, schema: &str) -> String {
         let column = |column: &str| match column {
             "session" if self.is_linked => "s.id".to_owned(),
