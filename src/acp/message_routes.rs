@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::output_item::OutputItem;
@@ -65,7 +66,7 @@ impl IncomingMessage {
         let Ok(envelope) = serde_json::from_str::<MessageEnvelope<'_>>(text) else { return Self::default() };
         Self {
             session: envelope.session(),
-            id: envelope.id.map(|id| id.get().to_owned()).filter(|id| id != "null"),
+            id: envelope.id.map(id_text).filter(|id| id != "null"),
             method: envelope.method,
         }
     }
@@ -105,6 +106,11 @@ impl MessageEnvelope<'_> {
     }
 }
 
+/// Returns an id as serde_json writes it. A client may write the same id in another way, such as `"a\/b"`.
+fn id_text(id: &RawValue) -> String {
+    serde_json::from_str::<Value>(id.get()).map_or_else(|_| id.get().to_owned(), |id| id.to_string())
+}
+
 /// The stream of an HTTP client on which it expects a message.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum MessageStream {
@@ -139,7 +145,7 @@ impl StreamRoutes {
             return MessageStream::Connection;
         };
         let session = match (&envelope.method, envelope.id) {
-            (None, Some(id)) => self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(id.get()),
+            (None, Some(id)) => self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&id_text(id)),
             _ => envelope.session().map(Arc::from),
         };
         session.map_or(MessageStream::Connection, MessageStream::Session)
@@ -160,7 +166,10 @@ impl OutgoingMessage {
             return None;
         }
         let answer = serde_json::from_str::<Answer<'_>>(&self.text).ok()?;
-        let is_response = request.id.as_deref() == Some(answer.id.get());
+        let id = id_text(answer.id);
+        // Before the connection is open, an error without an id can only be about its first request.
+        let is_unnamed = id == "null" && answer.error.is_some() && request.is_initialize();
+        let is_response = request.id.as_deref() == Some(id.as_str()) || is_unnamed;
         is_response.then_some(if answer.error.is_some() { Response::Error } else { Response::Result })
     }
 }
@@ -207,5 +216,21 @@ mod tests {
         let answer = OutgoingMessage { text: r#"{"id":0,"error":{}}"#.to_owned(), session: None, size: 0 };
         assert_eq!(answer.response_to(&initialize), Some(Response::Error));
         assert!(!IncomingMessage::parse(r#"{"method":"initialize"}"#).is_initialize(), "a notification");
+        let answer = OutgoingMessage { text: r#"{"id":null,"error":{}}"#.to_owned(), ..answer };
+        assert_eq!(answer.response_to(&initialize), Some(Response::Error), "the id could not be read");
+        let prompt = IncomingMessage::parse(r#"{"id":0,"method":"session/prompt","params":{}}"#);
+        assert_eq!(answer.response_to(&prompt), None);
+    }
+
+    #[test]
+    fn an_id_may_be_written_in_several_ways() {
+        let initialize = IncomingMessage::parse(r#"{"id":"a\/\u00e9","method":"initialize","params":{}}"#);
+        let answer = OutgoingMessage { text: r#"{"id":"a/é","result":{}}"#.to_owned(), session: None, size: 0 };
+        assert_eq!(answer.response_to(&initialize), Some(Response::Result));
+        let routes = StreamRoutes::default();
+        let prompt = r#"{"id":"a\/b","method":"session/prompt","params":{"sessionId":"s1"}}"#;
+        routes.add(&IncomingMessage::parse(prompt));
+        let answer = OutgoingMessage { text: r#"{"id":"a/b","result":{}}"#.to_owned(), session: None, size: 0 };
+        assert_eq!(routes.stream_of(&answer), MessageStream::Session("s1".into()));
     }
 }

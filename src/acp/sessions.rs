@@ -329,9 +329,16 @@ pub(super) async fn delete(
     connection: &ClientConnection,
     request: &acp::DeleteSessionRequest,
 ) -> Result<(), acp::Error> {
-    let _alone = connection.server.open_sessions.lock_session(&request.session_id.0).await;
+    let (id, open_sessions) = (&*request.session_id.0, &connection.server.open_sessions);
+    let _alone = open_sessions.lock_session(id).await;
     connection.close(&request.session_id).await;
-    let deleted = connection.sessions().await?.delete(&request.session_id.0).await;
+    let sessions = connection.sessions().await?;
+    // Other clients may have it open. The store shows only sessions of this principal.
+    let own = sessions.store().find(id).await.map_err(|error| errors::internal_error(error.to_string()))?;
+    if let Some(open) = open_sessions.find(id).filter(|_| own.is_some()) {
+        open_sessions.close(&open).await;
+    }
+    let deleted = sessions.delete(id).await;
     deleted.map(drop).map_err(|error| errors::session(&error))
 }
 

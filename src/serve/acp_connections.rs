@@ -159,7 +159,12 @@ impl AcpConnections {
             server.acp.all().remove(&watched.id);
         });
         client.gateway.send(text).await;
-        let answer = answer_rx.await.map_err(|_| unavailable("the connection ended at once\n"))?;
+        let answer = tokio::select! {
+            biased;
+            answer = answer_rx => answer.ok(),
+            () = client.ended.cancelled() => None,
+        };
+        let answer = answer.ok_or_else(|| unavailable("the connection ended at once\n"))?;
         if answer.outcome == Response::Error {
             client.close();
         }

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -120,6 +120,11 @@ impl HttpConnection {
         let handshake = Box::pin(tls.acceptor().accept(StallLimit::new(stream)));
         let Ok(Ok(stream)) = timeout(HEAD_TIMEOUT, handshake).await else { return };
         if stream.get_ref().1.alpn_protocol() == Some(HTTP2) {
+            // hyper waits for the preface without a limit.
+            let (mut read, write) = tokio::io::split(stream);
+            let mut beginning = [0; PREFACE.len()];
+            let Ok(Ok(_)) = timeout(HEAD_TIMEOUT, read.read_exact(&mut beginning)).await else { return };
+            let stream = tokio::io::join(std::io::Cursor::new(beginning).chain(read), write);
             Box::pin(self.serve_http2(stream)).await;
         } else {
             Box::pin(self.serve_http1(stream)).await;

@@ -590,6 +590,44 @@ async fn sessions_of_others_do_not_exist() {
     assert_eq!(first.ask(5, "session/list", json!({})).await["result"]["sessions"].as_array().unwrap().len(), 1);
 }
 
+/// The server cannot repeat an id that it cannot read.
+#[test]
+fn an_initialize_that_is_no_request_gets_an_error() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let own = token(&sandbox, "a", &[]);
+    let params = json!({"protocolVersion": 1});
+    for first in [
+        json!({"id": 0, "method": "initialize", "params": params}),
+        json!({"jsonrpc": "2.0", "id": [1], "method": "initialize", "params": params}),
+    ] {
+        let answer = post(&server, &own, None, &first.to_string());
+        assert!(answer.body.contains("\"error\""), "{first}: {answer:?}");
+    }
+    let escaped = r#"{"jsonrpc":"2.0","id":"a\/b","method":"initialize","params":{"protocolVersion":1}}"#;
+    assert_eq!(post(&server, &own, None, escaped).status, 200);
+}
+
+/// The turn of a deleted session ends, whoever deletes it.
+#[tokio::test]
+async fn another_client_ends_the_turn_that_it_deletes() {
+    let sandbox = Sandbox::new();
+    let (server, _go) = counting_server(&sandbox);
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
+    let mut first = Socket::connect(&server, &token).await;
+    let session = first.session(&sandbox).await;
+    let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "count"}]});
+    first.say(&json!({"jsonrpc": "2.0", "id": 2, "method": "session/prompt", "params": prompt})).await;
+    first.wait(|message| message["params"]["update"]["sessionUpdate"] == "agent_message_chunk").await;
+    let mut second = Socket::connect(&server, &token).await;
+    second.say(&initialize()).await;
+    second.answer(0).await;
+    assert!(second.ask(1, "session/delete", json!({"sessionId": session})).await["result"].is_object());
+    let ended = first.answer(2).await;
+    assert_eq!(ended["result"]["stopReason"], "cancelled", "{ended}");
+    assert_eq!(second.ask(2, "session/list", json!({})).await["result"]["sessions"], json!([]));
+}
+
 /// At the shutdown new turns are refused and running ones may end. Clients are told, and then disconnected.
 #[tokio::test]
 async fn a_shutdown_lets_turns_end() {
