@@ -199,9 +199,12 @@ impl TrustStore {
     }
 
     pub fn trust(&mut self, project: &ProjectFiles) -> Result<(), TrustError> {
-        self.entries.projects.insert(key(project), project.hash.clone());
-        self.entries.files.insert(key(project), hashes(project));
-        self.save()
+        self.change(|entries| {
+            entries.projects.insert(key(project), project.hash.clone());
+            entries.files.insert(key(project), hashes(project));
+            true
+        })?;
+        Ok(())
     }
 
     /// Returns the files that changed since the project was trusted. Empty if it never was or the entry is older than
@@ -225,26 +228,38 @@ impl TrustStore {
 
     /// Withdraws trust. Returns whether the project had an entry.
     pub fn revoke(&mut self, project: &ProjectFiles) -> Result<bool, TrustError> {
-        let known = self.entries.projects.remove(&key(project)).is_some();
-        self.entries.files.remove(&key(project));
-        if known {
-            self.save()?;
-        }
-        Ok(known)
+        self.change(|entries| {
+            entries.files.remove(&key(project));
+            entries.projects.remove(&key(project)).is_some()
+        })
     }
 
-    fn save(&self) -> Result<(), TrustError> {
-        let attempt = || -> std::io::Result<()> {
-            let folder = self.path.parent().unwrap_or(Path::new("."));
-            fs::create_dir_all(folder)?;
+    /// Changes the entries as they are now: another process may have changed them since they were read. Saves them if
+    /// `change` returns true, and returns the same.
+    fn change(&mut self, change: impl FnOnce(&mut Entries) -> bool) -> Result<bool, TrustError> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let failed = |error: std::io::Error| TrustError::Store {
+            path: self.path.display().to_string(),
+            problem: error.to_string(),
+        };
+        fs::create_dir_all(folder).map_err(failed)?;
+        let lock = fs::File::open(folder).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        let mut entries = Self::open(folder)?.entries;
+        let has_changed = change(&mut entries);
+        let save = || -> std::io::Result<()> {
             // Write to a temporary file and rename it, so that another process never reads a partial file.
             let mut file = tempfile::Builder::new().prefix(".trust").tempfile_in(folder)?;
-            file.write_all(&serde_json::to_vec_pretty(&self.entries)?)?;
+            file.write_all(&serde_json::to_vec_pretty(&entries)?)?;
+            file.as_file().sync_all()?;
             file.persist(&self.path)?;
             Ok(())
         };
-        attempt()
-            .map_err(|error| TrustError::Store { path: self.path.display().to_string(), problem: error.to_string() })
+        if has_changed {
+            save().map_err(failed)?;
+        }
+        self.entries = entries;
+        Ok(has_changed)
     }
 }
 
@@ -292,6 +307,19 @@ mod tests {
         fs::remove_file(folder.path().join(".skein/agents/a.yaml")).expect("removed");
         let after = ProjectFiles::find(folder.path()).expect("readable").expect("found");
         assert_eq!(store.changes(&after)[1].1, FileChange::Removed);
+    }
+
+    #[test]
+    fn a_change_keeps_what_another_process_changed() {
+        let ((_one, first), (_two, second)) = (project("one"), project("two"));
+        let data = tempfile::tempdir().expect("a folder");
+        let open = || TrustStore::open(data.path()).expect("opens");
+        open().trust(&first).expect("saved");
+        let mut asking = open();
+        assert!(open().revoke(&first).expect("saved"));
+        asking.trust(&second).expect("saved");
+        assert_eq!((open().trust_of(&first), open().trust_of(&second)), (TrustState::Unknown, TrustState::Trusted));
+        assert!(!open().revoke(&first).expect("nothing to save"));
     }
 
     #[test]

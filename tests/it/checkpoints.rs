@@ -263,9 +263,11 @@ fn a_turn_that_runs_elsewhere_keeps_other_work_out() {
     let expected = "a turn or another restore of this session runs, maybe in another process";
     assert!(refused.code == 1 && refused.stderr.contains(expected), "{}", refused.whole());
     assert_eq!(read(sandbox.path("project/a.txt")), "two\n");
-    let refused = model.run(&sandbox, &["--resume", &session, "hello"]);
+    let command = sandbox.command(&["run", "--resume", &session, "hello"]);
+    let refused = model.offered_to(command).output().unwrap();
     let expected = "a turn or a restore of this session runs in another process; wait for its end";
-    assert!(refused.code == 1 && refused.stderr.contains(expected), "{}", refused.whole());
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && said.contains(expected), "{said}");
     client.cancel(&session);
     assert_eq!(client.ended(&running), "cancelled");
     restored(&sandbox, &[&session, "--turn", "1", "--yes"]);
