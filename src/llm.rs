@@ -110,6 +110,17 @@ pub struct OfferedTool {
     pub schema: Arc<Map<String, Value>>,
 }
 
+impl OfferedTool {
+    /// Returns the tool with a schema that every provider takes. OpenAI refuses an object schema without `properties`,
+    /// and with it every request of the mode.
+    pub fn new(name: String, description: String, mut schema: Arc<Map<String, Value>>) -> Self {
+        if schema.get("type").is_some_and(|kind| kind == "object") && !schema.contains_key("properties") {
+            Arc::make_mut(&mut schema).insert("properties".to_owned(), Value::Object(Map::new()));
+        }
+        Self { name, description, schema }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub enum StreamEvent {
     /// The request waits for its turn, with this many requests in the queue. Comes before the answer, if at all.
@@ -298,6 +309,29 @@ impl ModelRegistry {
             ModelRef::Hosted { .. } | ModelRef::Malformed(_) => {
                 Ok(Arc::new(remote::HttpProvider::new(name, self, variable)?))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_object_schema_has_properties() {
+        for (given, offered) in [
+            (json!({"type": "object"}), json!({"type": "object", "properties": {}})),
+            (
+                json!({"type": "object", "properties": {"a": {"type": "string"}}}),
+                json!({"type": "object", "properties": {"a": {"type": "string"}}}),
+            ),
+            (json!({"type": "string"}), json!({"type": "string"})),
+        ] {
+            let Value::Object(schema) = given else { panic!("a schema is an object") };
+            let tool = OfferedTool::new("read".to_owned(), "Reads.".to_owned(), Arc::new(schema));
+            assert_eq!(Value::Object(tool.schema.as_ref().clone()), offered);
         }
     }
 }

@@ -100,7 +100,7 @@ fn code_tools(functions: &[Function]) -> Arc<[OfferedTool]> {
             Value::Object(schema) => schema,
             _ => Map::new(),
         };
-        OfferedTool { name: name.to_owned(), description, schema: Arc::new(schema) }
+        OfferedTool::new(name.to_owned(), description, Arc::new(schema))
     };
     let list = "List the functions that code can call, with a line about each.";
     let words = "Only functions whose name or description holds all these words";

@@ -55,10 +55,8 @@ impl Exchange {
         limits: TurnLimits,
         system: impl Into<Arc<str>>,
     ) -> Self {
-        let tools = binding.tools().iter().map(|(name, tool)| OfferedTool {
-            name: name.clone(),
-            description: tool.spec.description.clone(),
-            schema: Arc::clone(&tool.spec.input_schema),
+        let tools = binding.tools().iter().map(|(name, tool)| {
+            OfferedTool::new(name.clone(), tool.spec.description.clone(), Arc::clone(&tool.spec.input_schema))
         });
         // The offline provider writes no code.
         let code = Code::of(&binding).filter(|_| !provider.name().is_offline());
