@@ -9,11 +9,16 @@ use super::errors;
 use crate::conversation::Content;
 use crate::text::fence;
 
-/// Converts a prompt from ACP. Fails if it is empty or has content of a kind that Skein did not advertise. Also fails
-/// if an image is not base64: a model would refuse it, and with it every later prompt of the session.
+/// Converts a prompt from ACP. Fails if it is empty, has only blank text, or has content of a kind that Skein did not
+/// advertise. Also fails if an image is not base64: a model would refuse it, and with it every later prompt of the
+/// session.
 pub(super) fn prompt(blocks: Vec<acp::ContentBlock>) -> Result<Vec<Content>, acp::Error> {
     if blocks.is_empty() {
         return Err(errors::invalid_params("the prompt is empty: give at least one content block"));
+    }
+    let is_blank = |block: &acp::ContentBlock| matches!(block, acp::ContentBlock::Text(text) if text.text.trim().is_empty());
+    if blocks.iter().all(is_blank) {
+        return Err(errors::invalid_params("the prompt is empty: its text is blank"));
     }
     blocks.into_iter().map(content).collect()
 }
@@ -105,5 +110,17 @@ mod tests {
         let audio = serde_json::from_value(json!({"type": "audio", "data": "aGk=", "mimeType": "audio/wav"})).unwrap();
         assert_eq!(i32::from(prompt(vec![audio]).unwrap_err().code), -32602);
         assert_eq!(i32::from(prompt(vec![]).unwrap_err().code), -32602);
+    }
+
+    #[test]
+    fn blank_text_is_a_prompt_only_beside_content() {
+        let blank = json!({"type": "text", "text": " \n"});
+        let link = json!({"type": "resource_link", "uri": "file:///a.rs", "name": "a.rs"});
+        let read = |blocks: &[&Value]| {
+            let blocks = blocks.iter().map(|block| serde_json::from_value((*block).clone()).unwrap());
+            prompt(blocks.collect())
+        };
+        assert_eq!(i32::from(read(&[&blank, &blank]).unwrap_err().code), -32602);
+        assert_eq!(read(&[&blank, &link]).unwrap().len(), 2);
     }
 }

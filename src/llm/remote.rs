@@ -36,6 +36,8 @@ use crate::network;
 const MAX_NAME: usize = 64;
 /// How long a request waits in the queue before the user gets a notice.
 const QUEUE_NOTICE: Duration = Duration::from_secs(1);
+/// Stands for a message of the user without any text or media. Without the message, the roles would not alternate.
+const NO_TEXT: &str = "(no text)";
 /// Characters that the model sees again of arguments that are not a JSON object.
 const MAX_WRONG_ARGUMENTS: usize = 1000;
 
@@ -416,7 +418,8 @@ fn with_tools(chat: ChatRequest, tools: &[OfferedTool]) -> ChatRequest {
     chat.with_tools(tools)
 }
 
-/// Converts a message. Tool results become a separate message; their images follow in a user message.
+/// Converts a message. Tool results become a separate message; their images follow in a user message. Blank texts stay
+/// out: Anthropic refuses a conversation with one, and with it every later request.
 fn chat_messages(message: &Message, dialect: AdapterKind) -> Vec<ChatMessage> {
     let role = match message.role {
         Role::User => ChatRole::User,
@@ -426,6 +429,7 @@ fn chat_messages(message: &Message, dialect: AdapterKind) -> Vec<ChatMessage> {
     let mut results = Vec::new();
     for part in &message.parts {
         match part {
+            MessagePart::Content(Content::Text(text) | Content::Injected(text)) if text.trim().is_empty() => {}
             MessagePart::Content(content) => parts.push(content_part(content, dialect)),
             MessagePart::Thought(_) => {}
             MessagePart::ToolUse(call) => parts.push(ContentPart::ToolCall(ToolCall {
@@ -444,6 +448,9 @@ fn chat_messages(message: &Message, dialect: AdapterKind) -> Vec<ChatMessage> {
                 parts.extend(others.map(|content| content_part(content, dialect)));
             }
         }
+    }
+    if role == ChatRole::User && parts.is_empty() && results.is_empty() {
+        parts.push(ContentPart::Text(NO_TEXT.to_owned()));
     }
     // Some providers require the results of one answer's calls in one message.
     let results = (!results.is_empty()).then(|| ChatMessage::tool(results));
@@ -489,6 +496,34 @@ mod tests {
         let message = Message::user(vec![Content::Injected("beside".to_owned()), Content::text("hello")]);
         let [sent] = chat_messages(&message, AdapterKind::OpenAI).try_into().expect("one message");
         assert_eq!(sent.content.texts(), ["beside", "hello"]);
+    }
+
+    #[test]
+    fn blank_texts_are_not_sent() {
+        let message = |role, texts: &[&str]| {
+            let parts = texts.iter().map(|text| MessagePart::Content(Content::text(*text))).collect();
+            Arc::new(Message { role, parts })
+        };
+        let messages = vec![
+            message(Role::User, &["one", "", " \n"]),
+            message(Role::Assistant, &["two", ""]),
+            message(Role::User, &["  "]),
+            message(Role::Assistant, &["three"]),
+            message(Role::User, &["four"]),
+            message(Role::Assistant, &["\n"]),
+            message(Role::User, &["five"]),
+        ];
+        let request = ModelRequest { system: "".into(), tools: Arc::from([]), messages };
+        let sent = chat_history(&request, AdapterKind::Anthropic);
+        let sent: Vec<_> = sent.iter().map(|message| (message.role.clone(), message.content.texts())).collect();
+        let expected = [
+            (ChatRole::User, vec!["one"]),
+            (ChatRole::Assistant, vec!["two"]),
+            (ChatRole::User, vec![NO_TEXT]),
+            (ChatRole::Assistant, vec!["three"]),
+            (ChatRole::User, vec!["four", "five"]),
+        ];
+        assert_eq!(sent, expected);
     }
 
     #[test]
