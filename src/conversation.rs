@@ -93,7 +93,7 @@ pub enum Role {
 #[serde(rename_all = "snake_case")]
 pub enum MessagePart {
     Content(Content),
-    /// The model's reasoning text. Shown, but not sent to other models.
+    /// The model's reasoning text. Shown, and sent only to DeepSeek, which requires it beside tool calls.
     Thought(String),
     ToolUse(ToolUse),
     ToolResult(ToolResult),

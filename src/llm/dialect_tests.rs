@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use super::*;
 use crate::conversation::ToolResult;
+use crate::llm::ProviderEndpoint;
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
 
@@ -27,12 +28,16 @@ impl TwiceServer {
     }
 
     fn provider(&self, model: &str) -> HttpProvider {
-        let variable = |name: &str| match name {
-            "OPENAI_BASE_URL" => Some(self.address.clone()),
-            "OPENAI_API_KEY" => Some("a-key".to_owned()),
-            _ => None,
-        };
-        HttpProvider::new(&ModelRef::from(format!("openai:{model}")), &ModelRegistry::default(), variable).unwrap()
+        self.provider_of("openai", model)
+    }
+
+    /// Returns a model of a built-in provider at the address of this server.
+    fn provider_of(&self, provider: &str, model: &str) -> HttpProvider {
+        let mut models = ModelRegistry::default();
+        let endpoint = ProviderEndpoint { base_url: Some(self.address.clone()), ..ProviderEndpoint::default() };
+        models.providers.insert(provider.to_owned(), endpoint);
+        let variable = |name: &str| name.ends_with("_API_KEY").then(|| "a-long-key".to_owned());
+        HttpProvider::new(&ModelRef::from(format!("{provider}:{model}")), &models, variable).unwrap()
     }
 }
 
@@ -148,6 +153,31 @@ async fn requests_have_the_bytes_of_genai() {
     assert_eq!(own.0, genai.0, "without a system prompt");
 }
 
+#[tokio::test]
+async fn only_deepseek_gets_the_thoughts_before_calls() {
+    let mut request = prompt("hello");
+    let part = |text: &str| MessagePart::Content(Content::text(text));
+    let call = ToolUse { id: "a".to_owned(), name: "read".to_owned(), arguments: json!({}) };
+    let result = ToolResult { id: "a".to_owned(), name: "read".to_owned(), content: Vec::new(), is_error: false };
+    let of_model = |parts| Arc::new(Message { role: Role::Assistant, parts });
+    request.messages.extend([
+        of_model(vec![MessagePart::Thought("I must read".to_owned()), part("wait"), MessagePart::ToolUse(call)]),
+        Arc::new(Message { role: Role::User, parts: vec![MessagePart::ToolResult(result)] }),
+        of_model(vec![MessagePart::Thought("I must answer".to_owned()), part("done")]),
+        Arc::new(Message::user(vec![Content::text("and now?")])),
+    ]);
+    for provider in ["deepseek", "openai", "mistral", "xai"] {
+        let server = TwiceServer::new(format!("{HEAD}data: [DONE]\n\n"), 4096);
+        for _ in 0..2 {
+            events(&server.provider_of(provider, "model"), &request).await;
+        }
+        let body: Value = serde_json::from_str(&server.thread.join().unwrap()[0]).unwrap();
+        let sent: Vec<_> = body["messages"].as_array().unwrap().iter().map(|it| &it["reasoning_content"]).collect();
+        let expected = if provider == "deepseek" { json!("I must read") } else { Value::Null };
+        assert_eq!(sent, [&Value::Null, &Value::Null, &expected, &Value::Null, &Value::Null, &Value::Null], "{body}");
+    }
+}
+
 /// A piece of an answer with this delta, and more fields of its choice.
 fn delta(delta: &Value, more: &str) -> String {
     format!(r#"{{"id":"1","object":"chat.completion.chunk","choices":[{{"index":0,"delta":{delta}{more}}}]}}"#)
@@ -260,7 +290,7 @@ async fn refusals_are_those_of_genai() {
     let refusals = [
         ("400 Bad Request", "", r#"{"error":{"message":"bad"}}"#),
         ("400 Bad Request", "", r#"{"error":{"code":"context_length_exceeded"}}"#),
-        ("401 Unauthorized", "", "the key a-key is wrong"),
+        ("401 Unauthorized", "", "the key a-long-key is wrong"),
         ("413 Payload Too Large", "", ""),
         ("429 Too Many Requests", "retry-after: 7\r\n", "later"),
         ("503 Service Unavailable", "retry-after-ms: 1500\r\n", "later"),
@@ -286,6 +316,23 @@ async fn an_answer_that_breaks_off_is_a_lost_connection() {
     for (_, events) in [own, genai] {
         let is_lost = matches!(events.as_slice(), [Ok(StreamEvent::Text(_)), Err(LlmError::Transient { .. })]);
         assert!(is_lost, "{events:?}");
+    }
+}
+
+#[tokio::test]
+async fn gemini_says_why_it_gave_no_answer() {
+    let blocked = json!({"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 3}});
+    let malformed = json!({"candidates": [{"content": {}, "finishReason": "MALFORMED_FUNCTION_CALL"}]});
+    for (piece, is_transient, expected) in
+        [(blocked, false, "it blocked the prompt: SAFETY"), (malformed, true, "it broke off: MALFORMED_FUNCTION_CALL")]
+    {
+        let server = TwiceServer::new(format!("{HEAD}data: {piece}\n\n"), 4096);
+        let events = events(&server.provider_of("google", "gemini-2.5-flash"), &prompt("hello")).await;
+        match events.as_slice() {
+            [Err(LlmError::Failed { reason, .. })] if !is_transient => assert_eq!(reason, expected),
+            [Err(LlmError::Transient { reason, .. })] if is_transient => assert_eq!(reason, expected),
+            events => panic!("{events:?}"),
+        }
     }
 }
 

@@ -432,12 +432,17 @@ fn chat_messages(message: &Message, dialect: AdapterKind) -> Vec<ChatMessage> {
             MessagePart::Content(Content::Text(text) | Content::Injected(text)) if text.trim().is_empty() => {}
             MessagePart::Content(content) => parts.push(content_part(content, dialect)),
             MessagePart::Thought(_) => {}
+    let calls_tools = message.parts.iter().any(|part| matches!(part, MessagePart::ToolUse(_)));
             MessagePart::ToolUse(call) => parts.push(ContentPart::ToolCall(ToolCall {
                 call_id: call.id.clone(),
                 fn_name: sendable_name(&call.name),
                 fn_arguments: sendable(&call.arguments),
                 thought_signatures: None,
             })),
+            // DeepSeek refuses calls without the thoughts that led to them.
+            MessagePart::Thought(text) if dialect == AdapterKind::DeepSeek && calls_tools => {
+                parts.push(ContentPart::ReasoningContent(text.clone()));
+            }
             MessagePart::ToolResult(result) => {
                 let text: Vec<_> = result.content.iter().filter_map(Content::as_text).collect();
                 let text = if result.is_error { format!("error: {}", text.join("\n")) } else { text.join("\n") };
