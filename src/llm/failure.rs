@@ -9,9 +9,9 @@ use reqwest::header::HeaderMap;
 use super::overflow;
 use crate::network::is_trust_failure;
 
-/// Minimum length of a value in the query of an address that is hidden; shorter values reveal nothing and occur
-/// everywhere.
-const SHORTEST_QUERY_VALUE: usize = 8;
+/// Minimum length of a key or a value in the query of an address that is hidden; shorter ones protect nothing and occur
+/// within words.
+const SHORTEST_SECRET: usize = 8;
 
 /// The reason of a failure and its kind, which decides about a retry.
 pub(super) struct RequestFailure {
@@ -44,9 +44,9 @@ impl ProviderSecrets {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         // The address of a provider ends with a slash.
         let pairs = pairs.map(|(name, value)| (value.trim_end_matches('/'), format!("({name} of the address)")));
-        let pairs = pairs.filter(|(value, _)| value.len() >= SHORTEST_QUERY_VALUE);
         let all = key.map(|key| (key, "(the key)".to_owned())).into_iter().chain(pairs);
         let mut all: Vec<_> = all.map(|(value, replacement)| (value.to_owned(), replacement)).collect();
+        let all = all.filter(|(value, _)| value.len() >= SHORTEST_SECRET);
         all.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
         Self(all)
     }
@@ -62,20 +62,16 @@ impl ProviderSecrets {
 }
 
 impl RequestFailure {
-    /// Classifies an error. The reason contains no secret.
+    /// Classifies an error. The reason contains no secret. Each text is hidden once, because a replacement may contain
+    /// another secret.
     pub(super) fn new(error: &genai::Error, secrets: &ProviderSecrets) -> Self {
-        let failure = Self::classify(error, secrets);
-        Self { reason: secrets.hide(&failure.reason), ..failure }
-    }
-
-    fn classify(error: &genai::Error, secrets: &ProviderSecrets) -> Self {
         use genai::webc::Error as WebError;
         match error {
             // genai wraps an HTTP error that it finds while it opens the stream.
             genai::Error::WebStream { error: inner, .. } => match inner.downcast_ref::<genai::Error>() {
                 Some(inner) => Self::classify(inner, secrets),
                 None => Self {
-                    reason: unreachable_reason(inner.as_ref()).unwrap_or_else(|| chain(error)),
+                    reason: secrets.hide(&unreachable_reason(inner.as_ref()).unwrap_or_else(|| chain(error))),
                     kind: connection_failure(inner.as_ref()),
                 },
             },
@@ -99,9 +95,9 @@ impl RequestFailure {
             // A response that does not parse was cut off or damaged on its way.
             genai::Error::StreamParse { .. } | genai::Error::WebModelCall { webc_error: WebError::Reqwest(_), .. } => {
                 let reason = unreachable_reason(error).unwrap_or_else(|| chain(error));
-                Self { reason, kind: connection_failure(error) }
+                Self { reason: secrets.hide(&reason), kind: connection_failure(error) }
             }
-            _ => Self { reason: chain(error), kind: FailureKind::Lasting },
+            _ => Self { reason: secrets.hide(&chain(error)), kind: FailureKind::Lasting },
         }
     }
 
@@ -181,6 +177,16 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
+    #[test]
+    fn a_key_is_hidden_once_and_a_short_one_not_at_all() {
+        let reason = |key: &str, body: &str| {
+            let secrets = ProviderSecrets::new(Some(key), "http://localhost/v1/");
+            RequestFailure::from_status(StatusCode::UNAUTHORIZED, &HeaderMap::new(), body, &secrets).reason
+        };
+        assert_eq!(reason("k", "invalid x-api-key"), "it answered 401 Unauthorized: invalid x-api-key");
+        assert_eq!(reason("sk-12345", "not sk-12345"), "it answered 401 Unauthorized: not (the key)");
+    }
+
         let client = crate::network::client_builder().build().unwrap();
         let error = client.get(format!("http://{address}/v1?key=hidden")).send().await.unwrap_err();
         let told = unreachable_reason(&error).unwrap();
