@@ -5,6 +5,7 @@
 pub mod offline;
 mod completions;
 mod failure;
+mod gemini;
 mod known_models;
 mod known_providers;
 mod media;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 
+use super::gemini::BLOCK_REASON;
 use super::overflow;
 use crate::network::is_trust_failure;
 
@@ -45,8 +46,8 @@ impl ProviderSecrets {
         // The address of a provider ends with a slash.
         let pairs = pairs.map(|(name, value)| (value.trim_end_matches('/'), format!("({name} of the address)")));
         let all = key.map(|key| (key, "(the key)".to_owned())).into_iter().chain(pairs);
-        let mut all: Vec<_> = all.map(|(value, replacement)| (value.to_owned(), replacement)).collect();
         let all = all.filter(|(value, _)| value.len() >= SHORTEST_SECRET);
+        let mut all: Vec<_> = all.map(|(value, replacement)| (value.to_owned(), replacement)).collect();
         all.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
         Self(all)
     }
@@ -69,7 +70,7 @@ impl RequestFailure {
         match error {
             // genai wraps an HTTP error that it finds while it opens the stream.
             genai::Error::WebStream { error: inner, .. } => match inner.downcast_ref::<genai::Error>() {
-                Some(inner) => Self::classify(inner, secrets),
+                Some(inner) => Self::new(inner, secrets),
                 None => Self {
                     reason: secrets.hide(&unreachable_reason(inner.as_ref()).unwrap_or_else(|| chain(error))),
                     kind: connection_failure(inner.as_ref()),
@@ -81,6 +82,10 @@ impl RequestFailure {
             } => Self::from_status(*status, headers, body, secrets),
             // The provider reported an error in the middle of the answer.
             genai::Error::ChatResponse { body, .. } => {
+                if let Some(reason) = body[BLOCK_REASON].as_str() {
+                    let reason = format!("it blocked the prompt: {}", secrets.brief(reason));
+                    return Self { reason, kind: FailureKind::Lasting };
+                }
                 let body = body.to_string();
                 let passing = ["overloaded", "rate_limit", "server_error", "api_error", "unavailable", "timeout"];
                 let kind = if overflow::is_overflow(&body) {
@@ -172,11 +177,6 @@ mod tests {
         assert_eq!(said, "version=2&key=(key of the address) (the key)");
     }
 
-    #[tokio::test]
-    async fn unreachable_server_error_shows_only_the_origin() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        drop(listener);
     #[test]
     fn a_key_is_hidden_once_and_a_short_one_not_at_all() {
         let reason = |key: &str, body: &str| {
@@ -187,6 +187,11 @@ mod tests {
         assert_eq!(reason("sk-12345", "not sk-12345"), "it answered 401 Unauthorized: not (the key)");
     }
 
+    #[tokio::test]
+    async fn unreachable_server_error_shows_only_the_origin() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
         let client = crate::network::client_builder().build().unwrap();
         let error = client.get(format!("http://{address}/v1?key=hidden")).send().await.unwrap_err();
         let told = unreachable_reason(&error).unwrap();

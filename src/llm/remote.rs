@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 
 use super::completions::{AnswerEvents, CompletionsClient, HEADER_TIMEOUT, READ_TIMEOUT};
 use super::failure::{FailureKind, ProviderSecrets, RequestFailure};
+use super::gemini::{self, PromptBlock};
 use super::known_providers::{KNOWN, KnownProvider, OWN};
 use super::media::content_part;
 use super::queue::{QueueTicket, RequestPlace, RequestQueue};
@@ -144,14 +145,20 @@ impl HttpProvider {
             }
             PreparedRequest::Genai(request) => request,
         };
-        let options = ChatOptions::default()
+        let mut options = ChatOptions::default()
             .with_capture_usage(true)
             .with_capture_tool_calls(true)
             .with_stream_header_timeout(HEADER_TIMEOUT)
             .with_stream_read_timeout(READ_TIMEOUT);
+        let model = self.target.model.clone();
+        let block = PromptBlock::default();
+        if model.adapter_kind == AdapterKind::Gemini {
+            options = block.watch(options);
+        }
         let target = ModelSpec::Target(self.target.clone());
         let response = self.client.exec_chat_stream(target, request, Some(&options)).await;
-        response.map(|response| response.stream.boxed()).map_err(|error| self.failure(&error))
+        let stream = response.map_err(|error| self.failure(&error))?.stream;
+        Ok(stream.map(move |event| block.explain(event, &model)).boxed())
     }
 
     fn failure(&self, error: &genai::Error) -> LlmError {
@@ -306,13 +313,13 @@ impl HttpProvider {
         match event {
             Ok(ChatStreamEvent::Chunk(chunk)) => pending.push_back(Ok(StreamEvent::Text(chunk.content))),
             Ok(ChatStreamEvent::ReasoningChunk(chunk)) => pending.push_back(Ok(StreamEvent::Thought(chunk.content))),
-            // For Gemini, genai reports an end without a stop reason when the connection was lost.
-            Ok(ChatStreamEvent::End(end))
-                if self.target.model.adapter_kind == AdapterKind::Gemini && end.captured_stop_reason.is_none() =>
-            {
-                pending.push_back(Err(self.cut("the connection was lost before the answer was complete")));
+            Ok(ChatStreamEvent::End(end)) => {
+                let is_gemini = self.target.model.adapter_kind == AdapterKind::Gemini;
+                match is_gemini.then(|| gemini::find_break(&end)).flatten() {
+                    Some(reason) => pending.push_back(Err(self.cut(&reason))),
+                    None => pending.extend(end_events(end).into_iter().map(Ok)),
+                }
             }
-            Ok(ChatStreamEvent::End(end)) => pending.extend(end_events(end).into_iter().map(Ok)),
             // genai returns the complete calls with the end event.
             Ok(
                 ChatStreamEvent::ToolCallChunk(_)
@@ -425,24 +432,24 @@ fn chat_messages(message: &Message, dialect: AdapterKind) -> Vec<ChatMessage> {
         Role::User => ChatRole::User,
         Role::Assistant => ChatRole::Assistant,
     };
+    let calls_tools = message.parts.iter().any(|part| matches!(part, MessagePart::ToolUse(_)));
     let mut parts = Vec::new();
     let mut results = Vec::new();
     for part in &message.parts {
         match part {
             MessagePart::Content(Content::Text(text) | Content::Injected(text)) if text.trim().is_empty() => {}
             MessagePart::Content(content) => parts.push(content_part(content, dialect)),
+            // DeepSeek refuses calls without the thoughts that led to them.
+            MessagePart::Thought(text) if dialect == AdapterKind::DeepSeek && calls_tools => {
+                parts.push(ContentPart::ReasoningContent(text.clone()));
+            }
             MessagePart::Thought(_) => {}
-    let calls_tools = message.parts.iter().any(|part| matches!(part, MessagePart::ToolUse(_)));
             MessagePart::ToolUse(call) => parts.push(ContentPart::ToolCall(ToolCall {
                 call_id: call.id.clone(),
                 fn_name: sendable_name(&call.name),
                 fn_arguments: sendable(&call.arguments),
                 thought_signatures: None,
             })),
-            // DeepSeek refuses calls without the thoughts that led to them.
-            MessagePart::Thought(text) if dialect == AdapterKind::DeepSeek && calls_tools => {
-                parts.push(ContentPart::ReasoningContent(text.clone()));
-            }
             MessagePart::ToolResult(result) => {
                 let text: Vec<_> = result.content.iter().filter_map(Content::as_text).collect();
                 let text = if result.is_error { format!("error: {}", text.join("\n")) } else { text.join("\n") };
