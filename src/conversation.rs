@@ -70,6 +70,17 @@ impl Content {
     }
 }
 
+/// Returns the MIME type of an image that a model can view, by its first bytes. `None` for anything else.
+pub fn image_type(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
+        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
+        [b'G', b'I', b'F', b'8', ..] => Some("image/gif"),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
+        _ => None,
+    }
+}
+
 /// Returns the resource itself. A tool result wraps it in an object; a prompt contains it directly.
 pub fn resource(value: &Value) -> &Value {
     value.get("resource").unwrap_or(value)

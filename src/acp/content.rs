@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::errors;
-use crate::conversation::Content;
+use crate::conversation::{Content, image_type};
 use crate::text::fence;
 
 /// Converts a prompt from ACP. Fails if it is empty, has only blank text, or has content of a kind that Skein did not
@@ -26,10 +26,13 @@ pub(super) fn prompt(blocks: Vec<acp::ContentBlock>) -> Result<Vec<Content>, acp
 fn content(block: acp::ContentBlock) -> Result<Content, acp::Error> {
     match block {
         acp::ContentBlock::Text(text) => Ok(Content::Text(text.text)),
-        acp::ContentBlock::Image(image) if image.data.is_empty() || STANDARD.decode(&image.data).is_err() => {
-            Err(errors::invalid_params("the prompt has an image whose `data` is not base64"))
+        acp::ContentBlock::Image(image) => {
+            let bytes = STANDARD.decode(&image.data).ok().filter(|bytes| !bytes.is_empty());
+            let not_base64 = || errors::invalid_params("the prompt has an image whose `data` is not base64");
+            // A provider refuses an image of another type than declared.
+            let mime = image_type(&bytes.ok_or_else(not_base64)?).map_or(image.mime_type, str::to_owned);
+            Ok(Content::Image { mime, data: image.data })
         }
-        acp::ContentBlock::Image(image) => Ok(Content::Image { mime: image.mime_type, data: image.data }),
         acp::ContentBlock::ResourceLink(link) => Ok(Content::Link(json!(link))),
         acp::ContentBlock::Resource(resource) => Ok(Content::Resource(json!(resource.resource))),
         _ => Err(errors::invalid_params("the prompt holds content of a kind that was not advertised")),
@@ -102,6 +105,15 @@ mod tests {
             let error = prompt(vec![serde_json::from_value(image).unwrap()]).unwrap_err();
             assert_eq!(i32::from(error.code), -32602, "{data}");
             assert!(json!(error).to_string().contains("not base64"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn an_image_has_the_type_of_its_bytes() {
+        for (bytes, mime) in [(&b"\xff\xd8\xff\xe0"[..], "image/jpeg"), (b"unknown", "image/png")] {
+            let image = json!({"type": "image", "data": STANDARD.encode(bytes), "mimeType": "image/png"});
+            let contents = prompt(vec![serde_json::from_value(image).unwrap()]).unwrap();
+            assert!(matches!(&contents[0], Content::Image { mime: found, .. } if found == mime), "{contents:?}");
         }
     }
 

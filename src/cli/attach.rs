@@ -7,7 +7,7 @@ use base64::Engine as _;
 use serde_json::json;
 
 use super::output::CommandError;
-use crate::conversation::Content;
+use crate::conversation::{Content, image_type};
 
 /// The agent reads longer texts better itself, in parts.
 const MAX_TEXT: u64 = 256 << 10;
@@ -80,20 +80,17 @@ fn read_attachment(path: &Path) -> Result<Content, CommandError> {
     let shown = path.display();
     let unfit = |problem: String| CommandError::usage(problem, "leave out the @, and let the agent read it");
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
-    let image = match extension.as_deref() {
-        Some("png") => Some("image/png"),
-        Some("jpg" | "jpeg") => Some("image/jpeg"),
-        Some("gif") => Some("image/gif"),
-        Some("webp") => Some("image/webp"),
-        _ => None,
-    };
+    let is_image = matches!(extension.as_deref(), Some("png" | "jpg" | "jpeg" | "gif" | "webp"));
     let size = path.metadata().map_err(|error| unfit(format!("{shown} cannot be read: {error}")))?.len();
-    let limit = if image.is_some() { MAX_IMAGE } else { MAX_TEXT };
+    let limit = if is_image { MAX_IMAGE } else { MAX_TEXT };
     if size > limit {
         return Err(unfit(format!("{shown} is too large to go along: {size} bytes, at most {limit}")));
     }
     let bytes = std::fs::read(path).map_err(|error| unfit(format!("{shown} cannot be read: {error}")))?;
-    if let Some(mime) = image {
+    if is_image {
+        // A provider refuses an image of another type than declared, and the name may be wrong.
+        let mime = image_type(&bytes);
+        let mime = mime.ok_or_else(|| unfit(format!("{shown} is no PNG, JPEG, GIF or WebP image, as its name says")))?;
         let data = base64::engine::general_purpose::STANDARD.encode(bytes);
         return Ok(Content::Image { mime: mime.to_owned(), data });
     }
@@ -113,13 +110,14 @@ mod tests {
     fn files_go_along_and_other_words_do_not() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.txt"), "alpha").unwrap();
-        std::fs::write(folder.path().join("b.png"), [0x89, b'P']).unwrap();
+        // The type is that of the bytes, whatever the name says.
+        std::fs::write(folder.path().join("b.png"), [0xff, 0xd8, 0xff, 0xe0]).unwrap();
         std::fs::create_dir(folder.path().join("src")).unwrap();
         let text = "compare @a.txt, @b.png and @src/ for @ann <ann@example.com>: @app.route, @types/node";
         let (contents, notes) = prompt_in(folder.path(), text).unwrap();
         assert_eq!(contents.len(), 3);
         assert!(matches!(&contents[1], Content::Resource(value) if value["text"] == "alpha"));
-        assert!(matches!(&contents[2], Content::Image { mime, .. } if mime == "image/png"));
+        assert!(matches!(&contents[2], Content::Image { mime, .. } if mime == "image/jpeg"));
         assert_eq!(
             notes,
             [
@@ -175,8 +173,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("big"), "x".repeat(300 << 10)).unwrap();
         std::fs::write(folder.path().join("binary"), [0xff, 0xfe, 0x00]).unwrap();
-        for (text, problem) in [("@big", "too large"), ("@binary", "neither text nor a picture")] {
+        std::fs::write(folder.path().join("page.png"), "<html>").unwrap();
+        for (text, problem) in [
+            ("@big", "too large"),
+            ("@binary", "neither text nor a picture"),
+            ("@page.png", "is no PNG, JPEG, GIF or WebP image"),
+        ] {
             let Err(failure) = prompt_in(folder.path(), text) else { panic!("{text} is refused") };
+            assert_eq!(failure.code(), 2);
             assert!(failure.problem().contains(problem), "{}", failure.problem());
         }
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
+use crate::conversation::image_type;
 use crate::tool::CallContext;
 use crate::tool::editor::{Editor, EditorCapabilities, EditorError};
 
@@ -333,7 +334,7 @@ impl<'a> Lender<'a> {
 /// may show as cells.
 fn is_plain_text(place: &Path, bytes: &[u8]) -> bool {
     let is_notebook = place.extension().is_some_and(|extension| extension == "ipynb");
-    !is_notebook && text::image_type(bytes).is_none() && plain_text(bytes).is_some()
+    !is_notebook && image_type(bytes).is_none() && plain_text(bytes).is_some()
 }
 
 fn plain_text(bytes: &[u8]) -> Option<String> {

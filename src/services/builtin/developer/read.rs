@@ -5,6 +5,7 @@ use rmcp::model::{CallToolResult, ContentBlock};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::conversation::image_type;
 use crate::tool::CallContext;
 
 use super::buffers::{self, FileContents};
@@ -40,7 +41,7 @@ pub(super) fn read_file(call: &CallContext, files: &Files, request: &ReadFile) -
     // Line numbers of notebook cells differ from those of the file.
     report::place(call, &place, request.line.filter(|_| !is_notebook));
     files.lock().saw(&place, Stamp::of(&bytes));
-    if let Some(mime) = contents::image_type(&bytes) {
+    if let Some(mime) = image_type(&bytes) {
         return Ok(image(&shown, mime, &bytes));
     }
     let Some(decoded) = contents::decode(&bytes) else {

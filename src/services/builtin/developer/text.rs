@@ -121,17 +121,6 @@ pub(super) fn kind(bytes: &[u8]) -> &'static str {
     }
 }
 
-/// Returns the MIME type of an image that a model can view; `None` for anything else.
-pub(super) fn image_type(bytes: &[u8]) -> Option<&'static str> {
-    match kind(bytes) {
-        "PNG image" => Some("image/png"),
-        "JPEG image" => Some("image/jpeg"),
-        "GIF image" => Some("image/gif"),
-        "WebP image" => Some("image/webp"),
-        _ => None,
-    }
-}
-
 /// Returns whether at least half of the lines end in CR LF.
 pub(super) fn uses_crlf(text: &str) -> bool {
     let crlf = text.matches("\r\n").count();
