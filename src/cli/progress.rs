@@ -61,8 +61,12 @@ pub(super) struct TerminalNotifier {
 
 #[derive(Default)]
 struct State {
-    /// The last output of the answer did not end a line.
+    /// The last output on the screen did not end a line.
     mid_line: bool,
+    /// The last output on stdout did not end a line.
+    is_answer_open: bool,
+    /// The last output on stdout was the line break after a message.
+    is_message_ended: bool,
     /// A spinner is on the last line of the terminal.
     spinning: bool,
     /// Label of the spinner; `None` while the answer arrives.
@@ -145,6 +149,8 @@ impl TerminalNotifier {
         let mut state = self.state();
         clear(&mut state);
         let gap = if std::mem::take(&mut state.mid_line) { "\n" } else { "" };
+        // On a terminal, the gap also ends the line of the answer.
+        state.is_answer_open &= !std::io::stdout().is_terminal();
         // A failed write of progress must not end the turn.
         drop(writeln!(anstream::stderr(), "{gap}{line}"));
     }
@@ -156,6 +162,26 @@ impl TerminalNotifier {
         // Text from files and pages must not control the terminal.
         let text = text.split_inclusive('\n').map(sanitize_chunk).collect::<String>();
         state.mid_line = !text.ends_with('\n');
+        (state.is_answer_open, state.is_message_ended) = (state.mid_line, false);
+        self.write_stdout(&text);
+    }
+
+    /// Ends the line of a message, so that the next one begins a line also if stdout is a file.
+    fn end_message(&self) {
+        let mut state = self.state();
+        if std::mem::take(&mut state.is_answer_open) {
+            clear(&mut state);
+            (state.mid_line, state.is_message_ended) = (false, true);
+            self.write_stdout("\n");
+        }
+    }
+
+    /// Returns true if the line break after the last message is already on stdout.
+    pub(super) fn is_message_ended(&self) -> bool {
+        self.state().is_message_ended
+    }
+
+    fn write_stdout(&self, text: &str) {
         let mut stdout = anstream::stdout();
         let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
         self.note_write(written);
@@ -242,9 +268,10 @@ impl Notifier for TerminalNotifier {
                 }
                 self.wait_for("thinking");
             }
-            // Not shown: a notice reports compaction, and text is shown as it streams.
-            Event::Message { .. }
-            | Event::Compacted { .. }
+            // Its text was shown as it streamed.
+            Event::Message { .. } => self.end_message(),
+            // Not shown: a notice reports compaction.
+            Event::Compacted { .. }
             | Event::TurnEnded { .. }
             | Event::ExternalSessionOpened { .. }
             | Event::Undone { .. } => {}

@@ -146,7 +146,7 @@ pub(super) fn run(
             _ => None,
         };
         let report = TurnReport::new(done, progress.take_refusals(), verdict);
-        report.print(format, late, output);
+        report.print(format, late, progress.is_message_ended(), output);
         if !progress.is_heard() {
             return Err(CommandError::work(
                 "the answer could not be printed",

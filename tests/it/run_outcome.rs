@@ -54,6 +54,22 @@ fn a_refused_call_sets_the_exit_code_though_the_model_goes_on() {
     assert_eq!((allowed.code, &said["refused_calls"], &said["error"]), (0, &json!([]), &Value::Null));
 }
 
+#[test]
+fn each_message_of_an_answer_begins_a_line() {
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|request| match results(request) {
+        0 => Answer::SaysAndCalls {
+            text: "First I look.",
+            tool: "developer__list_dir",
+            arguments: json!({"path": "."}),
+        },
+        _ => says("# Result"),
+    });
+    let text = run(&sandbox, &model, &["-a", "coding/backend", "look"]);
+    assert_eq!((text.code, text.stdout.as_str()), (0, "First I look.\n# Result\n"), "{}", text.whole());
+    assert!(!text.stderr.contains("\n\n"), "{}", text.stderr);
+}
+
 fn is_orchestrator(request: &Value) -> bool {
     request["messages"][0]["content"].to_string().contains("You are orchestrator in mode auto")
 }

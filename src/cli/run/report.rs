@@ -32,8 +32,9 @@ impl TurnReport {
         Self { done, refused, parts, verdict }
     }
 
-    /// Prints the rest of the output in the given format. `late` is true if the answer was not printed as it arrived.
-    pub(super) fn print(&self, format: RunOutput, late: bool, output: &mut CommandOutput) {
+    /// Prints the rest of the output in the given format. `late` is true if the answer was not printed as it arrived,
+    /// `is_ended` if the line break after it was.
+    pub(super) fn print(&self, format: RunOutput, late: bool, is_ended: bool, output: &mut CommandOutput) {
         let RecipeOutcome { session, end, structured, failed, .. } = &self.done;
         match format {
             RunOutput::Text if late => match (structured, failed) {
@@ -42,8 +43,8 @@ impl TurnReport {
                 // An answer that fails the schema or the checks is not printed.
                 (_, Some(_)) => {}
             },
-            RunOutput::Text => output.text("\n"),
-            RunOutput::StreamJson => {}
+            RunOutput::Text if !is_ended => output.text("\n"),
+            RunOutput::Text | RunOutput::StreamJson => {}
             RunOutput::Json => {
                 let (reason, error) = self.reason_and_error();
                 let mode = session.choice().mode;
