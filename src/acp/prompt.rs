@@ -185,7 +185,7 @@ impl Drop for LiveTurnGuard {
 
 /// Sends an answer that Skein gives without a model.
 fn answer_with_text(updates: &Updates, text: String) -> acp::PromptResponse {
-    updates.status(StatusUpdate::Text(text));
+    updates.show_answer(text);
     acp::PromptResponse::new(acp::StopReason::EndTurn)
 }
 

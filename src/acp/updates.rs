@@ -253,6 +253,12 @@ impl Updates {
         });
     }
 
+    /// Sends the text of an answer that Skein gives without a model, as a message of its own: no event ends it.
+    pub(super) fn show_answer(&self, text: String) {
+        self.say(ChunkKind::Agent, text);
+        self.turn().speaking = None;
+    }
+
     /// Sends a non-text part of an answer that Skein gives without a model.
     pub(super) fn show_piece(&self, content: &Content) {
         let id = acp::MessageId::new(self.next_message());

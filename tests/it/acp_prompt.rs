@@ -585,6 +585,18 @@ pub(crate) fn a_fast_stream_keeps_its_order() {
     assert_eq!((spoken(&replayed), said(&replayed, "user_message_chunk")), (whole, "count".to_owned()));
 }
 
+#[test]
+fn each_answer_to_a_command_has_its_own_message_id() {
+    let sandbox = Sandbox::new();
+    let mut client = Acp::start(&sandbox);
+    let session = client.session();
+    let ids = [(); 2].map(|()| {
+        let (_, updates) = client.prompt(&session, "/tools");
+        of_kind(&updates, "agent_message_chunk")[0]["messageId"].to_string()
+    });
+    assert_ne!(ids[0], ids[1]);
+}
+
 /// 52: how full the window is, and what the session has cost, where both are known.
 #[test]
 pub(crate) fn usage_is_told_with_its_cost() {
