@@ -317,10 +317,19 @@ impl ClientRequest<'_> {
             None => None,
         };
         let call = call.ok_or_else(|| RpcError::new(-32602, "this tool call is not one of yours"))?;
-        let title = request.tool_call.fields.title.clone().unwrap_or_else(|| "something it does not name".to_owned());
+        let id = call.get("toolCallId").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let input = call.get("rawInput").filter(|input| !input.is_null()).cloned();
+        let title = request.tool_call.fields.title.clone().or_else(|| lock(&self.client.relay).call_name(&id));
+        let title = title.unwrap_or_else(|| "something it does not name".to_owned());
+        let refuse = || {
+            let arguments = input.clone().unwrap_or_else(|| json!({}));
+            let shown = ToolUse { id: self.client.calls.issue(), name: title.clone(), arguments };
+            lock(&self.client.relay).refuse(&id, shown);
+        };
         let level = self.binding.binding.approval();
         if matches!(level, ApprovalLevel::ReadOnly | ApprovalLevel::Deny) {
             self.tell_refused(&title, &format!("the approval level is `{}`", level.as_str()));
+            refuse();
             return Ok(rejection(&request.options));
         }
         let option = |option: &acp::PermissionOption| PermissionOption {
@@ -332,9 +341,9 @@ impl ClientRequest<'_> {
             by: self.binding.binding.mode().to_string(),
             apart: None,
             title: title.clone(),
-            call: call.get("toolCallId").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            call: id.clone(),
             parent_call: None,
-            input: call.get("rawInput").filter(|input| !input.is_null()).cloned(),
+            input: input.clone(),
             options: request.options.iter().map(option).collect(),
             request: whole,
         };
@@ -343,12 +352,18 @@ impl ClientRequest<'_> {
             () = self.cancel.cancelled() => return Ok(cancelled()),
             chosen = self.binding.asker.choose(choosing) => chosen,
         };
-        let known = chosen.filter(|chosen| request.options.iter().any(|option| *option.option_id.0 == **chosen));
-        Ok(match known {
-            Some(id) => json!({"outcome": {"outcome": "selected", "optionId": id}}),
+        let chosen = chosen.and_then(|id| request.options.iter().find(|option| *option.option_id.0 == *id));
+        Ok(match chosen {
+            Some(option) => {
+                if !allows(option.kind) {
+                    refuse();
+                }
+                json!({"outcome": {"outcome": "selected", "optionId": option.option_id}})
+            }
             None if self.cancel.is_cancelled() => cancelled(),
             None => {
-                self.tell_refused(&title, "the user chose none of its answers");
+                self.tell_refused(&title, "no user allowed it");
+                refuse();
                 rejection(&request.options)
             }
         })

@@ -126,6 +126,8 @@ pub(super) struct UpdateRelay {
 
 struct ActiveCall {
     name: String,
+    /// The agent asked for permission and did not get it.
+    is_refused: bool,
     /// The changes and locations of the call. An update carries the whole list and replaces the earlier one.
     changed: Vec<Activity>,
     locations: Vec<Activity>,
@@ -149,6 +151,7 @@ impl UpdateRelay {
         for (id, started) in std::mem::take(&mut self.calls) {
             let failed = json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "failed"});
             let outcome = ToolOutcome::error(format!("it was left open: {why}"));
+            let outcome = ToolOutcome { refused: started.is_refused, ..outcome };
             let activity = [started.changed, started.locations].concat();
             let ended = Event::ToolEnded { id, name: started.name, outcome, activity };
             self.log(Event::External {
@@ -168,6 +171,23 @@ impl UpdateRelay {
     pub(super) fn log_own(&mut self, notifier: &dyn Notifier, event: Event) {
         self.flush();
         notifier.log(event);
+    }
+
+    /// Returns the name of a call that the agent has reported and not ended.
+    pub(super) fn call_name(&self, id: &str) -> Option<String> {
+        self.calls.get(id).map(|call| call.name.clone())
+    }
+
+    /// Counts the agent's call `id` as refused. Reports it as `call` if the agent has not reported it.
+    pub(super) fn refuse(&mut self, id: &str, call: ToolUse) {
+        if let Some(started) = self.calls.get_mut(id) {
+            started.is_refused = true;
+            return;
+        }
+        self.flush();
+        for event in refusal_events(call) {
+            self.log(event);
+        }
     }
 
     /// Counts an update of `bytes` bytes against the limits of the turn.
@@ -290,7 +310,8 @@ impl UpdateRelay {
             let arguments = fields.raw_input.clone().unwrap_or_else(|| json!({}));
             let call = ToolUse { id: id.clone(), name: name.clone(), arguments };
             means.push(Event::ToolStarted { call, by: None });
-            self.calls.insert(id.clone(), ActiveCall { name, changed: Vec::new(), locations: Vec::new() });
+            let started = ActiveCall { name, is_refused: false, changed: Vec::new(), locations: Vec::new() };
+            self.calls.insert(id.clone(), started);
         }
         let Some(started) = self.calls.get_mut(&id) else { return means };
         if let Some(content) = &fields.content {
@@ -302,13 +323,21 @@ impl UpdateRelay {
         let status = fields.status;
         let is_error = status == Some(acp::ToolCallStatus::Failed);
         if is_error || status == Some(acp::ToolCallStatus::Completed) {
-            let Some(ActiveCall { name, changed, locations: places }) = self.calls.remove(&id) else { return means };
+            let Some(ended) = self.calls.remove(&id) else { return means };
+            let ActiveCall { name, is_refused: refused, changed, locations: places } = ended;
             let activity = [changed, places].concat();
-            let outcome = ToolOutcome { is_error, structured: fields.raw_output, ..outcome(fields.content) };
+            let outcome = ToolOutcome { is_error, refused, structured: fields.raw_output, ..outcome(fields.content) };
             means.push(Event::ToolEnded { id, name, outcome, activity });
         }
         means
     }
+}
+
+/// Returns the events of a call that was refused before the agent reported it.
+pub(super) fn refusal_events(call: ToolUse) -> [Event; 2] {
+    let (id, name) = (call.id.clone(), call.name.clone());
+    let outcome = ToolOutcome { refused: true, ..ToolOutcome::error("it was refused") };
+    [Event::ToolStarted { call, by: None }, Event::ToolEnded { id, name, outcome, activity: Vec::new() }]
 }
 
 fn change(content: &acp::ToolCallContent) -> Option<Activity> {

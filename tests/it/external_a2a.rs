@@ -126,6 +126,7 @@ fn no_remote_permission_without_a_person_or_a_level_for_it() {
     assert!(!was_asked, "read-only refuses without a question");
     let run = here.skein(&["run", "-a", "there", "write it"]);
     assert!(run.stdout.contains("done"), "the agent goes on without it: {}", run.whole());
+    assert!(run.code == 5 && run.stderr.contains("no user allowed it"), "{}", run.whole());
     assert!(!there.sandbox.path("project/new.txt").exists());
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::super::client_context::SessionBinding;
+use super::super::updates::refusal_events;
 use super::RemoteSession;
 use super::remote_error::RemoteError;
 use super::task_update::StateMessage;
@@ -105,12 +106,18 @@ impl RequestContext<'_> {
         details: &Value,
         options: Vec<PermissionOption>,
     ) -> Result<Vec<Value>, RemoteError> {
+        let (call, input) = (random_id("call"), details.get("arguments").filter(|input| !input.is_null()).cloned());
+        let refuse = || {
+            let arguments = input.clone().unwrap_or_else(|| json!({}));
+            let shown = ToolUse { id: call.clone(), name: title.clone(), arguments };
+            refusal_events(shown).into_iter().for_each(|event| self.notifier.log(event));
+        };
         let level = bound.binding.approval();
         if matches!(level, ApprovalLevel::ReadOnly | ApprovalLevel::Deny) {
             self.tell_refused(bound, &title, &format!("the approval level is `{}`", level.as_str()));
+            refuse();
             return reject(&options, title);
         }
-        let (call, input) = (random_id("call"), details.get("arguments").filter(|input| !input.is_null()).cloned());
         let request = ExternalPermissionRequest {
             by: bound.binding.mode().to_string(),
             apart: None,
@@ -118,7 +125,7 @@ impl RequestContext<'_> {
             parent_call: None,
             title: title.clone(),
             request: acp_request(&call, &title, input.as_ref(), &options),
-            input,
+            input: input.clone(),
             options: options.clone(),
         };
         let chosen = tokio::select! {
@@ -126,10 +133,16 @@ impl RequestContext<'_> {
             () = self.cancel.cancelled() => return Err(RemoteError::Cancelled),
             chosen = bound.asker.choose(request) => chosen,
         };
-        match chosen.filter(|chosen| options.iter().any(|option| option.id == *chosen)) {
-            Some(chosen) => Ok(vec![json!({"text": chosen})]),
+        match options.iter().find(|option| chosen.as_ref() == Some(&option.id)) {
+            Some(option) => {
+                if !option.allows {
+                    refuse();
+                }
+                Ok(vec![json!({"text": option.id})])
+            }
             None => {
-                self.tell_refused(bound, &title, "the user chose none of its answers");
+                self.tell_refused(bound, &title, "no user allowed it");
+                refuse();
                 reject(&options, title)
             }
         }

@@ -97,7 +97,8 @@ impl Turn {
             }
             "forge" => self.forge(first, more)?,
             "run" => self.terminal(first, more)?,
-            "permit" => self.permit(rest)?,
+            "permit" => self.permit(rest, json!({"title": rest}))?,
+            "permit-untitled" => self.permit(rest, json!({}))?,
             "elicit" => {
                 let schema = json!({"type": "object", "required": ["colour"],
                     "properties": {"colour": {"type": "string", "description": "Which one?"}}});
@@ -253,16 +254,17 @@ impl Turn {
         Ok(())
     }
 
-    fn permit(&mut self, title: &str) -> Result<(), String> {
+    /// Reports a call, and asks about it with these fields of the call.
+    fn permit(&mut self, title: &str, mut asked: Value) -> Result<(), String> {
         let call = self.call(title, "execute", "pending", json!([]));
+        asked["toolCallId"] = json!(call);
         let option = |id: &str, name: &str, kind: &str| json!({"optionId": id, "name": name, "kind": kind});
         let options = json!([
             option("my-once", "Just this once", "allow_once"),
             option("my-always", "From now on", "allow_always"),
             option("my-no", "Rather not", "reject_once")
         ]);
-        let params = json!({"sessionId": self.session, "toolCall": {"toolCallId": call, "title": title},
-            "options": options});
+        let params = json!({"sessionId": self.session, "toolCall": asked, "options": options});
         let answered = self.agent.ask("session/request_permission", params);
         let chosen = match &answered {
             Ok(result) => result["outcome"]["optionId"].as_str().unwrap_or(text_of(&result["outcome"], "outcome")),
