@@ -46,6 +46,12 @@ pub enum LaunchError {
     Loader { variable: &'static str },
     #[error("there is no program `{program}` on the PATH")]
     NotFound { program: String },
+    /// The file exists, but a process in the sandbox does not find it or what starts it.
+    #[error(
+        "its sandbox does not show `{}`, or the interpreter that the file names: `/tmp`, `/var/tmp` and `/run` are \
+         empty there; move the file to another folder", .file.display()
+    )]
+    Hidden { file: PathBuf },
     #[error("`{program}` cannot be run: {source}")]
     Spawn { program: String, source: std::io::Error },
     #[error("its standard input is closed")]
@@ -139,7 +145,7 @@ async fn spawn_program(
     env.extend(variables.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value))));
     refuse_loaders(&env)?;
     let args = transport.args.iter().map(|argument| environment.fill_in(argument).map(OsString::from));
-    let launch = Launch {
+    let mut launch = Launch {
         program: OsString::from(environment.fill_in(&transport.command)?),
         args: args.collect::<Result<_, _>>()?,
         env,
@@ -156,17 +162,18 @@ async fn spawn_program(
         })?;
         return Ok(SpawnedProgram { group, pipes, notices: Vec::new(), has_unix_sockets: true });
     };
+    make_absolute(&mut launch, sandbox.request.folders.roots.first());
+    let file = program_files(&launch).into_iter().next();
     spawn_sandboxed(launch, sandbox).await.map_err(|error| match error {
-        error if error.is_not_found() => not_found(),
+        error if error.is_not_found() => file.map_or_else(not_found, |file| LaunchError::Hidden { file }),
         SandboxStartError::Process(source) => LaunchError::Spawn { program: transport.command.clone(), source },
         error => LaunchError::Sandbox(error),
     })
 }
 
-async fn spawn_sandboxed(mut launch: Launch, sandbox: ProgramSandbox<'_>) -> Result<SpawnedProgram, SandboxStartError> {
+async fn spawn_sandboxed(launch: Launch, sandbox: ProgramSandbox<'_>) -> Result<SpawnedProgram, SandboxStartError> {
     let ProgramSandbox { launcher, mut request, line } = sandbox;
     let launcher = launcher.ok_or(SandboxStartError::NoLauncher)?;
-    make_absolute(&mut launch, request.folders.roots.first());
     request.folders.readable.extend(program_files(&launch));
     let running = RunningSandbox::start(launcher, request).await?;
     let (notices, has_unix_sockets) = (running.notices(), running.has_unix_sockets());

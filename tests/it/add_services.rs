@@ -73,6 +73,19 @@ fn service_that_does_not_start_is_not_written() {
 }
 
 #[test]
+fn a_program_that_the_sandbox_hides_is_not_called_missing() {
+    let sandbox = Sandbox::outside_tmp();
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let program = folder.path().join("server");
+    fs::write(&program, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let run = sandbox.skein(&["services", "add", "hidden", "--yes", "--", &program.display().to_string()]);
+    assert_eq!(run.code, 1, "{}", run.whole());
+    let expected = format!("its sandbox does not show `{}`", program.display());
+    assert!(run.stderr.contains(&expected) && run.stderr.contains("move the file"), "{}", run.stderr);
+}
+
+#[test]
 fn taken_name_needs_replace_and_built_in_ones_stay() {
     let sandbox = Sandbox::new();
     let flags = ["--yes", "--no-probe"];
