@@ -104,7 +104,11 @@ pub(super) enum CommandError {
     /// Manifests have errors that are already reported: exit code 6.
     Manifests { errors: usize },
     /// The turn ended, but calls were refused: exit code 5. Each call is one line of text.
-    Refused { calls: Vec<String> },
+    Refused {
+        calls: Vec<String>,
+        /// The approval level was `auto`, which asks for no consent.
+        is_auto: bool,
+    },
     /// The command exceeded its time limit: exit code 3.
     TimeLimit,
     /// The session does not exist: exit code 4.
@@ -165,7 +169,12 @@ impl CommandError {
             CommandError::TimeLimit => {
                 ("the time limit was reached".to_owned(), "give it more with --time-limit, or ask for less".to_owned())
             }
-            CommandError::Refused { calls } => (
+            CommandError::Refused { calls, is_auto: true } => (
+                refusal_text(calls, "\n  "),
+                "each refusal names the hook, the rule or the protected path; `skein permissions` lists your rules"
+                    .to_owned(),
+            ),
+            CommandError::Refused { calls, is_auto: false } => (
                 refusal_text(calls, "\n  "),
                 "consent to it, or allow such calls with `--approval auto`. For a protected path or a denied call, only a \
                  rule helps: the refusal names it, and `skein permissions` lists yours"

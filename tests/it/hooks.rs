@@ -64,6 +64,7 @@ fn exit_code_two_refuses_a_call_and_the_model_reads_why() {
     let model = Model::new(vec![Answer::Stream(wish), Answer::Stream(says("I could not."))]);
     let run = prompt(&model, &sandbox, "make it");
     assert_eq!((run.code, exists(&sandbox, "made")), (5, false), "{}", run.whole());
+    assert!(!run.stderr.contains("--approval auto"), "the level is auto: {}", run.whole());
     let answer = model.body(1);
     assert!(answer.contains("`developer__shell` was not called: a hook refused: no shell today"), "{answer}");
     let seen: Value = serde_json::from_str(&read(sandbox.path("project/seen.json"))).unwrap();

@@ -14,7 +14,7 @@ use crate::broker::{Binding, BoundTool};
 use crate::conversation::{Content, Usage};
 use crate::graph::Plan;
 use crate::ids::{ModeId, ServiceName};
-use crate::manifest::{RecipeFile, Retry};
+use crate::manifest::{ApprovalLevel, RecipeFile, Retry};
 use crate::recipe::{RecipeError, ResponseSchema};
 use crate::session::Session;
 use crate::tool::{CallContext, ToolOutcome};
@@ -253,7 +253,10 @@ async fn shell(
     arguments.extend(seconds.map(|seconds| ("timeout".to_owned(), json!(seconds))));
     let context = CallContext::new(Arc::clone(session.context())).with_cancel(stage.cancel());
     let outcome = binding.call(&name, arguments, context).await.map_err(|_| CommandError::Interrupted)?;
-    let refused = || CommandError::Refused { calls: vec![format!("{name} {}", display_line(command))] };
+    let refused = || CommandError::Refused {
+        calls: vec![format!("{name} {}", display_line(command))],
+        is_auto: binding.approval() == ApprovalLevel::Auto,
+    };
     if outcome.refused { Err(refused()) } else { Ok(outcome) }
 }
 

@@ -8,6 +8,7 @@ use super::super::recipe::RecipeOutcome;
 use super::super::session_flags::rejection_help;
 use super::RunOutput;
 use crate::agents::StopReason;
+use crate::manifest::ApprovalLevel;
 use crate::orchestrator::{Verification, VerificationError, VerificationResult};
 use crate::tool::delegate::{TaskReport, TaskState};
 
@@ -88,6 +89,13 @@ impl TurnReport {
         self.refused.iter().map(ToString::to_string).collect()
     }
 
+    /// Returns true if the session had the approval level `auto`.
+    fn is_auto(&self) -> bool {
+        let (session, choice) = (&self.done.session, self.done.session.choice());
+        let of_mode = || session.plan().mode(&choice.mode).map(|(entry, _)| session.broker().approval(entry));
+        choice.approval.or_else(of_mode) == Some(ApprovalLevel::Auto)
+    }
+
     /// Returns the tasks that failed on one line. `None` if all are done or still run.
     fn part_failures(&self) -> Option<String> {
         let failed: Vec<_> = self.parts.iter().filter(|part| part.state == TaskState::Failed).collect();
@@ -106,7 +114,7 @@ impl TurnReport {
             return Err(CommandError::TimeLimit);
         }
         let part_failures = self.part_failures();
-        let calls = self.refusal_lines();
+        let (calls, is_auto) = (self.refusal_lines(), self.is_auto());
         if let Some(failure) = self.done.failed {
             return Err(failure);
         }
@@ -131,7 +139,7 @@ impl TurnReport {
             (true, Some(failed)) => Err(CommandError::work(failed, "ask for the rest with -c; `--json` has each task")),
             (false, failed) => {
                 failed.iter().for_each(|failed| output.note(failed));
-                Err(CommandError::Refused { calls })
+                Err(CommandError::Refused { calls, is_auto })
             }
         }
     }
