@@ -385,15 +385,23 @@ impl Session {
         recorder
     }
 
-    /// Reloads the history if another process has continued the session. Sets the limits of the turn.
+    /// Reloads the history if another process has continued the session. Adds what external agents sent after their
+    /// turns, so that it comes before the next prompt. Sets the limits of the turn.
     async fn catch_up(&self, history: &mut History) -> Result<(), PromptError> {
         self.open_budgets().await?;
+        let known = self.events.load(Ordering::Relaxed);
+        let late = self.setup().external_sessions().take_late(history.messages().len());
+        if self.events.load(Ordering::Relaxed) != known {
+            self.flush().await?;
+        }
         let stored = self.sessions.store.find_in_use(self.id()).await?;
         if stored.events != self.events.load(Ordering::Relaxed) {
             let whole = self.sessions.events(self.id()).await?;
             *history = History::from_events(&whole);
             self.events.store(whole.len() as u64, Ordering::Relaxed);
             self.live.set_start(whole.len());
+        } else {
+            late.into_iter().for_each(|message| history.push(message));
         }
         Ok(())
     }

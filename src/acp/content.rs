@@ -16,7 +16,8 @@ pub(super) fn prompt(blocks: Vec<acp::ContentBlock>) -> Result<Vec<Content>, acp
     if blocks.is_empty() {
         return Err(errors::invalid_params("the prompt is empty: give at least one content block"));
     }
-    let is_blank = |block: &acp::ContentBlock| matches!(block, acp::ContentBlock::Text(text) if text.text.trim().is_empty());
+    let is_blank =
+        |block: &acp::ContentBlock| matches!(block, acp::ContentBlock::Text(text) if text.text.trim().is_empty());
     if blocks.iter().all(is_blank) {
         return Err(errors::invalid_params("the prompt is empty: its text is blank"));
     }

@@ -253,7 +253,7 @@ impl Updates {
         });
     }
 
-    /// Sends the text of an answer that Skein gives without a model, as a message of its own: no event ends it.
+    /// Sends the text of an answer that Skein gives without a model, as a separate message: no event ends it.
     pub(super) fn show_answer(&self, text: String) {
         self.say(ChunkKind::Agent, text);
         self.turn().speaking = None;

@@ -125,6 +125,10 @@ pub trait ExternalSession: Send + Sync {
         cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, TurnEnd>;
 
+    /// Logs what the agent sent after its last turn, and ends the calls that it left open. An agent without a connection
+    /// between turns sends nothing.
+    fn finish_last_turn(&self) {}
+
     /// Returns the agent's own options, in ACP's JSON. Every id begins with the agent's name.
     fn options(&self) -> Vec<Value>;
 

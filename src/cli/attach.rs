@@ -90,7 +90,8 @@ fn read_attachment(path: &Path) -> Result<Content, CommandError> {
     if is_image {
         // A provider refuses an image of another type than declared, and the name may be wrong.
         let mime = image_type(&bytes);
-        let mime = mime.ok_or_else(|| unfit(format!("{shown} is no PNG, JPEG, GIF or WebP image, as its name says")))?;
+        let mime =
+            mime.ok_or_else(|| unfit(format!("{shown} is no PNG, JPEG, GIF or WebP image, as its name says")))?;
         let data = base64::engine::general_purpose::STANDARD.encode(bytes);
         return Ok(Content::Image { mime: mime.to_owned(), data });
     }

@@ -388,6 +388,10 @@ impl ExternalSession for AcpSessionHandle {
         Box::pin(self.0.run(prompt, notifier, cancel))
     }
 
+    fn finish_last_turn(&self) {
+        lock(&self.0.client.relay).end("the turn had ended", true);
+    }
+
     fn options(&self) -> Vec<Value> {
         lock(&self.0.advertised).options()
     }

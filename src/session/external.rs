@@ -1,12 +1,12 @@
 //! Runs the turns of external agents. An agent that missed messages receives them with its next prompt.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::external_sessions::{ExternalSessionKey, ExternalSessions, resume_policy};
+use super::external_sessions::{CollectedMessages, ExternalSessionKey, ExternalSessions, resume_policy};
 use super::recorder::row;
 use super::setup::SessionSetup;
 use super::{PromptError, Session, SessionError};
@@ -137,7 +137,7 @@ impl ExternalTurn {
             );
             self.notifier.status(StatusUpdate::notice(text));
         }
-        let tap = Arc::new(HistoryTap { inner: Arc::clone(&self.notifier), messages: Mutex::default() });
+        let tap = Arc::new(HistoryTap { inner: Arc::clone(&self.notifier), messages: CollectedMessages::default() });
         let front = Arc::clone(&tap) as Arc<dyn Notifier>;
         // A command must come first in the prompt, and is for the agent alone.
         let command = self.is_command(&opening.prompt);
@@ -149,6 +149,9 @@ impl ExternalTurn {
         let end = self.run_within_limits(prompt, front, cancel).await;
         let said = std::mem::take(&mut *tap.messages.lock().unwrap_or_else(PoisonError::into_inner));
         said.into_iter().for_each(|message| history.push(message));
+        if let Some(state) = self.sessions.states().get_mut(&self.key) {
+            state.late = Arc::clone(&tap.messages);
+        }
         // With a command, the agent has not received the messages that it missed.
         if let Some(state) = self.sessions.states().get_mut(&self.key).filter(|_| !(command && missed)) {
             (state.fresh, state.knows) = (false, history.messages().len());
@@ -222,7 +225,7 @@ fn catch_up_text(messages: &[Arc<Message>]) -> Option<String> {
 /// Collects messages for the history, and forwards all events to `inner`.
 struct HistoryTap {
     inner: Arc<dyn Notifier>,
-    messages: Mutex<Vec<Arc<Message>>>,
+    messages: CollectedMessages,
 }
 
 impl Notifier for HistoryTap {

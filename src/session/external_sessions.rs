@@ -9,6 +9,7 @@ use crate::agents::{
     Event, ExternalAgentError, ExternalAgents, ExternalOptionError, ExternalSession, ExternalSessionRequest, History,
     ResumePolicy,
 };
+use crate::conversation::Message;
 use crate::ids::{AgentName, ModeId};
 
 /// A mode, and the external agent that runs its turns.
@@ -38,7 +39,12 @@ pub(super) struct ExternalSessionState {
     pub(super) fresh: bool,
     /// Number of messages in the history that the agent knows.
     pub(super) knows: usize,
+    /// The messages that the agent sent after its last turn.
+    pub(super) late: CollectedMessages,
 }
+
+/// Messages that a notifier collects.
+pub(super) type CollectedMessages = Arc<Mutex<Vec<Arc<Message>>>>;
 
 impl ExternalSessions {
     /// Restores the ids of the external sessions from the events of `session`.
@@ -63,6 +69,7 @@ impl ExternalSessions {
                         forgot: false,
                         fresh: false,
                         knows,
+                        late: CollectedMessages::default(),
                     },
                 );
             }
@@ -104,9 +111,10 @@ impl ExternalSessions {
         let knows = all.get(key).filter(|_| session.remembers()).map_or(0, |state| state.knows);
         let fresh = !session.remembers();
         let forgot = fresh && all.contains_key(key);
+        let (open, late) = (Some(Arc::clone(&session)), CollectedMessages::default());
         all.insert(
             key.clone(),
-            ExternalSessionState { chosen, id: id.clone(), session: Some(Arc::clone(&session)), forgot, fresh, knows },
+            ExternalSessionState { chosen, id: id.clone(), session: open, forgot, fresh, knows, late },
         );
         let event = Event::ExternalSessionOpened { mode: key.0.to_string(), agent: key.1.to_string(), id, of };
         Ok((session, Some(event)))
@@ -126,6 +134,23 @@ impl ExternalSessions {
             state.chosen.push((option.to_owned(), value));
         }
         Ok(())
+    }
+
+    /// Returns the messages that the agents sent after their last turns. The caller adds them to the history, which has
+    /// `count` messages.
+    pub(super) fn take_late(&self, count: usize) -> Vec<Arc<Message>> {
+        let open: Vec<_> = self.states().values().filter_map(|state| state.session.clone()).collect();
+        // Without the lock: a session logs the messages of its agent.
+        open.iter().for_each(|session| session.finish_last_turn());
+        let mut late = Vec::new();
+        for state in self.states().values_mut() {
+            let said = std::mem::take(&mut *state.late.lock().unwrap_or_else(PoisonError::into_inner));
+            if state.knows == count + late.len() {
+                state.knows += said.len();
+            }
+            late.extend(said);
+        }
+        late
     }
 
     /// Closes all external sessions. Keeps their ids.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::Sandbox;
 use crate::support::acp::{Acp, of_kind, said, spoken};
+use crate::support::model::{Answer, ScriptedModel};
 use crate::support::outside::{manifest, mode};
 use crate::support::peers::{Peer, echo};
 
@@ -204,6 +205,32 @@ fn what_it_tells_after_its_turn_is_kept_and_ended() {
     let mark = client.mark();
     client.ask("session/load", load);
     assert_eq!(spoken(&client.updates(mark, &session)), "onfarewell");
+}
+
+/// Another mode's model sees what it said after its turn, before the next prompt.
+#[test]
+fn a_model_sees_what_it_told_after_its_turn() {
+    let sandbox = Sandbox::new();
+    echoing(&sandbox, &echo(&[]), json!({}));
+    let model = ScriptedModel::new(|_| Answer::Says(vec!["seen".to_owned()]));
+    let mut client = Acp::launch(&sandbox, model.offered_to(sandbox.command(&["acp", "-a", "goose"])));
+    client.introduce(&json!({}));
+    let session = client.session();
+    client.set_mode(&session, "echo/default");
+    let words = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "farewell"}});
+    let mark = client.mark();
+    client.prompt(&session, &format!("late-update {words}"));
+    client.wait_update(mark, &session, "agent_message_chunk");
+    client.set_mode(&session, "goose/assistant");
+    let (_, updates) = client.prompt(&session, "what did it say?");
+    assert_eq!(spoken(&updates), "seen");
+    let request = model.requests().last().expect("a request").clone();
+    let at = |role: &str, text: &str| {
+        let messages = request["messages"].as_array().expect("messages");
+        messages.iter().position(|it| it["role"] == role && it["content"].to_string().contains(text))
+    };
+    let (late, prompt) = (at("assistant", "farewell"), at("user", "what did it say?"));
+    assert!(late.is_some() && late < prompt, "{request:#}");
 }
 
 /// A close ends its calls as a cancel does.

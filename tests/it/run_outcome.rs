@@ -58,11 +58,9 @@ fn a_refused_call_sets_the_exit_code_though_the_model_goes_on() {
 fn each_message_of_an_answer_begins_a_line() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|request| match results(request) {
-        0 => Answer::SaysAndCalls {
-            text: "First I look.",
-            tool: "developer__list_dir",
-            arguments: json!({"path": "."}),
-        },
+        0 => {
+            Answer::SaysAndCalls { text: "First I look.", tool: "developer__list_dir", arguments: json!({"path": "."}) }
+        }
         _ => says("# Result"),
     });
     let text = run(&sandbox, &model, &["-a", "coding/backend", "look"]);
