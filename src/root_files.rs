@@ -81,6 +81,21 @@ impl RootedPath {
         staging::write(folder.as_fd(), bytes, None)?.create(&name)
     }
 
+    /// Creates a file with these permissions in an existing folder. Fails if the name is taken.
+    pub fn create_with(&self, bytes: &[u8], permissions: &Permissions) -> io::Result<()> {
+        let (folder, name) = self.folder()?;
+        staging::write(folder.as_fd(), bytes, Some(permissions))?.create(&name)
+    }
+
+    /// Creates a folder with these permissions in an existing folder. Fails if the name is taken.
+    pub fn create_folder(&self, permissions: &Permissions) -> io::Result<()> {
+        let (folder, name) = self.folder()?;
+        // Private until it has its final permissions.
+        mkdirat(&folder, &name, Mode::from_raw_mode(0o700))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        File::from(openat(&folder, &name, flags, Mode::empty())?).set_permissions(permissions.clone())
+    }
+
     /// Creates a link to `target` in an existing folder. Fails if the name is taken.
     pub fn create_link(&self, target: &Path) -> io::Result<()> {
         let (folder, name) = self.folder()?;

@@ -159,6 +159,20 @@ fn a_turn_may_change_what_is_ignored() {
     assert_eq!(test.read("work/.gitignore"), "secret.env\n");
 }
 
+#[test]
+fn private_files_and_folders_come_back_private() {
+    let test = TestWorkspace::new();
+    test.write("work/private/key", "secret\n");
+    let mode = |path: &str| fs::metadata(test.path(path)).unwrap().permissions().mode() & 0o777;
+    for (path, mode) in [("work/private/key", 0o600), ("work/private", 0o700)] {
+        fs::set_permissions(test.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    test.step("s", || fs::remove_dir_all(test.path("work/private")).unwrap());
+    assert_eq!(test.restore("s", 0, false), []);
+    assert_eq!((mode("work/private"), mode("work/private/key")), (0o700, 0o600));
+    assert_eq!(test.read("work/private/key"), "secret\n");
+}
+
 /// What cannot be covered is neither removed nor overwritten.
 #[test]
 fn too_many_files_make_a_checkpoint_partial() {

@@ -33,6 +33,8 @@ struct PlannedChange {
     path: PathBuf,
     now: Option<EntryContent>,
     target: Option<EntryContent>,
+    /// The permissions of the target if it is a folder.
+    folder_mode: Option<u32>,
     kept: Option<KeepReason>,
 }
 
@@ -141,7 +143,9 @@ impl RestorePlan {
             } else {
                 None
             };
-            changes.push(PlannedChange { path: path.into(), now: now.cloned(), target: target.cloned(), kept });
+            let folder_mode = before.files.get(path).and_then(|entry| entry.folder_mode);
+            let (now, target) = (now.cloned(), target.cloned());
+            changes.push(PlannedChange { path: path.into(), now, target, folder_mode, kept });
         }
         let snapshots =
             steps.iter().flat_map(|step| [Some(&step.before), step.after.as_ref()]).flatten().chain([present]);
@@ -254,6 +258,12 @@ impl RestorePlan {
             None => Ok(()),
             // Creates the folders above a file in it.
             Some(EntryContent::Folder) => {
+                if let Some(mode) = change.folder_mode {
+                    let path = self.open(&change.path).map_err(failed)?;
+                    path.create_folders().map_err(failed)?;
+                    // The files in it come back afterwards, so it must be writable.
+                    path.create_folder(&Permissions::from_mode(mode | 0o700)).map_err(failed)?;
+                }
                 let inside = self.open(&change.path.join("file")).map_err(failed)?;
                 inside.create_folders().map(drop).map_err(failed)
             }
@@ -265,12 +275,13 @@ impl RestorePlan {
             Some(EntryContent::File { hash, mode }) => {
                 let bytes = objects.get(hash).map_err(|error| KeepReason::Failed(error.to_string()))?;
                 let path = self.open(&change.path).map_err(failed)?;
-                if !matches!(change.now, Some(EntryContent::File { .. })) {
-                    path.create_folders().map_err(failed)?;
-                    // Fails if the file has been created meanwhile.
-                    path.create(&bytes).map_err(failed)?;
+                let permissions = Permissions::from_mode(*mode);
+                if matches!(change.now, Some(EntryContent::File { .. })) {
+                    return path.replace(&bytes, &permissions).map_err(failed);
                 }
-                path.replace(&bytes, &Permissions::from_mode(*mode)).map_err(failed)
+                path.create_folders().map_err(failed)?;
+                // Fails if the file has been created meanwhile.
+                path.create_with(&bytes, &permissions).map_err(failed)
             }
         }
     }

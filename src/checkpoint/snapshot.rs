@@ -69,6 +69,9 @@ pub struct Snapshot {
 pub(super) struct FileEntry {
     pub(super) content: EntryContent,
     pub(super) stamp: EntryStamp,
+    /// The permissions of a folder. Older checkpoints do not have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) folder_mode: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -289,7 +292,8 @@ impl SnapshotBuilder<'_> {
         };
         match content {
             Ok(content) => {
-                let entry = FileEntry { content, stamp: EntryStamp::of(&metadata) };
+                let folder_mode = metadata.is_dir().then_some(metadata.mode() & 0o777);
+                let entry = FileEntry { content, stamp: EntryStamp::of(&metadata), folder_mode };
                 self.snapshot.files.insert(name.to_owned(), entry);
             }
             Err(gap) => self.leave_out(path, gap),
