@@ -13,7 +13,7 @@ mod session_hold;
 mod snapshot;
 mod unused_contents;
 
-pub use plan::{FileDifference, KeepReason, KeptFile, RestorePlan};
+pub use plan::{FileDifference, KeepReason, KeptFile, MAX_SHOWN_BYTES, RestorePlan};
 pub use session_hold::SessionHold;
 pub use snapshot::{CoverageGap, Snapshot, SnapshotLimits, Workspace};
 

@@ -14,7 +14,7 @@ use super::objects::ObjectStore;
 use super::snapshot::{CoverageGap, EntryContent, PresentState, Snapshot, Workspace, read_present};
 
 /// Larger texts are not shown as a difference.
-const MAX_SHOWN_BYTES: usize = 256 << 10;
+pub const MAX_SHOWN_BYTES: usize = 256 << 10;
 
 /// What a restore would do.
 #[derive(Debug, Clone, Default)]

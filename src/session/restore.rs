@@ -4,7 +4,8 @@
 
 use std::collections::HashSet;
 use std::fs::Permissions;
-use std::io::Read as _;
+use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -15,8 +16,8 @@ use super::undo::{ChangedFile, TurnSummary, find_undone, list_turns};
 use super::{PromptError, Session, SessionError};
 use crate::agents::{Event, History};
 use crate::checkpoint::{
-    CheckpointError, CheckpointStep, FileDifference, KeepReason, KeptFile, RestorePlan, Snapshot, SnapshotLimits,
-    StepKind, Workspace,
+    CheckpointError, CheckpointStep, FileDifference, KeepReason, KeptFile, MAX_SHOWN_BYTES, RestorePlan, Snapshot,
+    SnapshotLimits, StepKind, Workspace,
 };
 use crate::conversation::ToolUse;
 use crate::principal::SessionFiles;
@@ -46,13 +47,22 @@ pub struct PlannedRestore {
     present: Snapshot,
     workspace: Workspace,
     /// Changes that the checkpoints do not cover and the event log has.
-    edits: Vec<ChangedFile>,
+    edits: Vec<LoggedEdit>,
     /// The prompt of the turn to go back to. Empty if the restore goes forward.
     pub prompt: String,
     /// The calls that are undone in the history. Their effects outside the covered files remain.
     pub calls: Vec<ToolUse>,
     /// The files that would change, and those that stay although a turn changed them.
     pub differences: Vec<FileDifference>,
+}
+
+/// A change that only the event log has.
+#[derive(Debug)]
+struct LoggedEdit {
+    file: ChangedFile,
+    /// The text when the restore was planned. `None` if there was no file, or if it could not be read.
+    now: Option<String>,
+    kept: Option<KeepReason>,
 }
 
 /// What to restore besides the history.
@@ -144,7 +154,8 @@ impl Sessions {
         undone.files.retain(|_| is_here);
         undone.files.iter_mut().for_each(|file| file.path = below_real_folder(&file.path, &stored.cwd));
         undone.files.retain(|file| !plan.covers(&file.path));
-        differences.extend(undone.files.iter().map(edit_difference));
+        let edits: Vec<_> = undone.files.into_iter().map(LoggedEdit::plan).collect();
+        differences.extend(edits.iter().map(LoggedEdit::difference));
         Ok(Some(PlannedRestore {
             session: id.to_owned(),
             events: events.len(),
@@ -153,7 +164,7 @@ impl Sessions {
             plan,
             present,
             workspace,
-            edits: undone.files,
+            edits,
             prompt,
             calls: undone.calls,
             differences,
@@ -191,8 +202,8 @@ impl Sessions {
             None => Vec::new(),
         };
         for edit in edits.iter().filter(|_| files != RestoreFiles::Keep) {
-            if let Err(reason) = put_back(edit) {
-                kept.push(KeptFile { path: edit.path.clone(), reason });
+            if let Err(reason) = edit.put_back(force) {
+                kept.push(KeptFile { path: edit.file.path.clone(), reason });
             }
         }
         let event = Event::Undone { events: place };
@@ -283,36 +294,76 @@ fn below_real_folder(path: &Path, cwd: &Path) -> PathBuf {
     }
 }
 
-fn edit_difference(edit: &ChangedFile) -> FileDifference {
-    FileDifference {
-        path: edit.path.clone(),
-        now: Some(edit.after.clone()),
-        then: edit.before.clone(),
-        is_removal: edit.before.is_none(),
-        kept: open_as_left(edit).is_none().then_some(KeepReason::ChangedSince),
+impl LoggedEdit {
+    /// Compares the file with the recorded change.
+    fn plan(file: ChangedFile) -> Self {
+        let now = read_text(&file.path).ok().flatten().map(|(text, _)| text);
+        let kept = if file.is_partial {
+            Some(KeepReason::NotCovered)
+        } else {
+            (now.as_deref() != Some(file.after.as_str())).then_some(KeepReason::ChangedSince)
+        };
+        Self { file, now, kept }
+    }
+
+    fn difference(&self) -> FileDifference {
+        let is_short = |text: &&String| text.len() <= MAX_SHOWN_BYTES;
+        FileDifference {
+            path: self.file.path.clone(),
+            now: self.now.as_ref().filter(is_short).cloned(),
+            then: self.file.before.clone(),
+            is_removal: self.file.before.is_none(),
+            kept: self.kept.clone(),
+        }
+    }
+
+    /// Restores the file. Without `force`, fails if it was changed after the turn. Fails in any case if it was changed
+    /// while the user was asked.
+    fn put_back(&self, force: bool) -> Result<(), KeepReason> {
+        match &self.kept {
+            Some(KeepReason::ChangedSince) if force => {}
+            Some(reason) => return Err(reason.clone()),
+            None => {}
+        }
+        let failed = |error: io::Error| KeepReason::Failed(error.to_string());
+        let present = read_text(&self.file.path).map_err(failed)?;
+        if present.as_ref().map(|(text, _)| text) != self.now.as_ref() {
+            return Err(KeepReason::ChangedSince);
+        }
+        let path = open_path(&self.file.path).map_err(failed)?;
+        let done = match (&self.file.before, present) {
+            (Some(before), Some((_, permissions))) => path.replace(before.as_bytes(), &permissions),
+            // The event log has no permissions, and ignored files may be secret.
+            (Some(before), None) => {
+                path.create_folders().and_then(|_| path.create_with(before.as_bytes(), &Permissions::from_mode(0o600)))
+            }
+            (None, Some(_)) => path.remove_file(),
+            (None, None) => Ok(()),
+        };
+        done.map_err(failed)
     }
 }
 
-/// Restores a file that only the event log has. Fails if it was changed since, which may have happened while the user
-/// was asked.
-fn put_back(edit: &ChangedFile) -> Result<(), KeepReason> {
-    let (path, permissions) = open_as_left(edit).ok_or(KeepReason::ChangedSince)?;
-    let done = match &edit.before {
-        Some(before) => path.replace(before.as_bytes(), &permissions),
-        None => path.remove_file(),
-    };
-    done.map_err(|error| KeepReason::Failed(error.to_string()))
+/// Opens a path without following links: a command may have replaced a folder on the way.
+fn open_path(path: &Path) -> io::Result<RootedPath> {
+    RootedPath::open(&[PathBuf::from("/")], path)
 }
 
-/// Returns the file if it has not changed since the turn. `None` if a link leads to it: a command may have replaced its
-/// folder. Large files are recorded only in part, so they always count as changed.
-fn open_as_left(edit: &ChangedFile) -> Option<(RootedPath, Permissions)> {
-    let path = RootedPath::open(&[PathBuf::from("/")], &edit.path).ok()?;
-    let file = path.read().ok()?;
-    let permissions = file.metadata().ok()?.permissions();
-    let mut now = Vec::new();
-    file.take(edit.after.len() as u64 + 1).read_to_end(&mut now).ok()?;
-    (now == edit.after.as_bytes()).then_some((path, permissions))
+/// Returns the text of a file, and its permissions. `None` if there is no file. Fails if it is large or no text, or if
+/// a link leads to it.
+fn read_text(path: &Path) -> io::Result<Option<(String, Permissions)>> {
+    let file = match open_path(path).and_then(|path| path.read()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let permissions = file.metadata()?.permissions();
+    let limit = SnapshotLimits::default().file_bytes;
+    let mut text = String::new();
+    file.take(limit + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > limit {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(Some((text, permissions)))
 }
 
 #[cfg(test)]
@@ -322,6 +373,12 @@ mod tests {
 
     use super::*;
 
+    fn edit(path: &Path, before: Option<&str>, after: &str) -> LoggedEdit {
+        let before = before.map(str::to_owned);
+        let is_partial = before.as_deref().is_some_and(crate::tool::Activity::is_part);
+        LoggedEdit::plan(ChangedFile { path: path.to_owned(), before, after: after.to_owned(), is_partial })
+    }
+
     #[test]
     fn a_link_in_place_of_a_folder_leads_nowhere() {
         let folder = tempfile::tempdir().unwrap();
@@ -330,14 +387,44 @@ mod tests {
         fs::create_dir(path("outside")).unwrap();
         fs::write(path("project/build/x"), "after").unwrap();
         fs::write(path("outside/x"), "after").unwrap();
-        let edit =
-            ChangedFile { path: path("project/build/x"), before: Some("before".to_owned()), after: "after".to_owned() };
-        assert_eq!(put_back(&edit), Ok(()));
+        let edit = || edit(&path("project/build/x"), Some("before"), "after");
+        assert_eq!(edit().put_back(false), Ok(()));
         assert_eq!(fs::read_to_string(path("project/build/x")).unwrap(), "before");
         fs::remove_dir_all(path("project/build")).unwrap();
         symlink(path("outside"), path("project/build")).unwrap();
-        assert_eq!(put_back(&edit), Err(KeepReason::ChangedSince));
+        assert_eq!(edit().put_back(false), Err(KeepReason::ChangedSince));
+        assert!(matches!(edit().put_back(true), Err(KeepReason::Failed(_))));
         assert_eq!(fs::read_to_string(path("outside/x")).unwrap(), "after");
+    }
+
+    #[test]
+    fn force_replaces_what_was_changed_since() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("x");
+        fs::write(&path, "of the user").unwrap();
+        let planned = edit(&path, Some("before"), "after");
+        assert_eq!(planned.difference().now.as_deref(), Some("of the user"), "the present text is shown");
+        assert_eq!(planned.put_back(false), Err(KeepReason::ChangedSince));
+        assert_eq!(planned.put_back(true), Ok(()));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "before");
+        assert_eq!(planned.put_back(true), Err(KeepReason::ChangedSince), "it is not what was shown");
+        fs::remove_file(&path).unwrap();
+        assert_eq!(edit(&path, Some("before"), "after").put_back(true), Ok(()));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "before");
+        fs::write(&path, "of the user").unwrap();
+        assert_eq!(edit(&path, None, "after").put_back(true), Ok(()));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_part_of_a_file_is_never_restored() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("x");
+        fs::write(&path, "after").unwrap();
+        let planned = edit(&path, Some("first\n[... 66.7 kB left out]\n"), "after");
+        assert_eq!(planned.put_back(false), Err(KeepReason::NotCovered));
+        assert_eq!(planned.put_back(true), Err(KeepReason::NotCovered));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "after");
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(super) struct ChangedFile {
     /// `None` if the file did not exist.
     pub(super) before: Option<String>,
     pub(super) after: String,
+    /// The event log has only a part of `before`.
+    pub(super) is_partial: bool,
 }
 
 /// A turn of a session.
@@ -93,11 +95,16 @@ fn is_of_service(by: Option<&str>) -> bool {
 impl UndoneEvents {
     fn note(&mut self, activity: &Activity) {
         let Activity::Changed { path, before, after } = activity else { return };
+        let is_partial = before.as_deref().is_some_and(Activity::is_part);
         match self.files.iter_mut().find(|file| file.path == *path) {
-            Some(file) => file.after.clone_from(after),
+            Some(file) => {
+                file.after.clone_from(after);
+                // Older events have no mark if the changed part of a large file is short, but a later one may.
+                file.is_partial |= is_partial && file.before.is_some();
+            }
             None => {
                 let (path, before, after) = (path.clone(), before.clone(), after.clone());
-                self.files.push(ChangedFile { path, before, after });
+                self.files.push(ChangedFile { path, before, after, is_partial });
             }
         }
     }
@@ -134,5 +141,21 @@ mod tests {
         events.extend([Event::ToolStarted { call, by: Some("mail".to_owned()) }, ended]);
         let undone = find_undone(&events, 0);
         assert_eq!(undone.calls.iter().map(|call| call.id.as_str()).collect::<Vec<_>>(), ["4", "5", "5.1"]);
+    }
+
+    #[test]
+    fn a_part_of_the_first_text_is_known_as_such() {
+        let changed = |before: Option<&str>, after: &str| Activity::Changed {
+            path: PathBuf::from("/x"),
+            before: before.map(str::to_owned),
+            after: after.to_owned(),
+        };
+        let cut = format!("first\n{}", Activity::left_out_mark("66.7 kB"));
+        for (first, is_partial) in [(Some(cut.as_str()), true), (Some("line 7\n"), true), (None, false)] {
+            let mut undone = UndoneEvents::default();
+            undone.note(&changed(first, "line 8\n"));
+            undone.note(&changed(Some(&cut), "short\n"));
+            assert_eq!(undone.files[0].is_partial, is_partial, "{first:?}");
+        }
     }
 }

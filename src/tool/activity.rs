@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The start and the end of the mark for text that is left out.
+const MARK_START: &str = "[... ";
+const MARK_END: &str = " left out]";
+
 /// An action of a call that front ends may show.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -19,7 +23,7 @@ pub enum Activity {
         /// Starts at 1.
         line: Option<u32>,
     },
-    /// The call has changed a file.
+    /// The call has changed a file. Of a large file, the texts are only the changed parts, with marks.
     Changed {
         path: PathBuf,
         /// `None` if the file did not exist.
@@ -39,6 +43,16 @@ impl Activity {
     /// Returns whether the activity is stored with the session instead of only shown.
     pub fn lasts(&self) -> bool {
         !matches!(self, Activity::Running | Activity::Progress(_))
+    }
+
+    /// Returns the line that stands for text that `Changed` leaves out.
+    pub fn left_out_mark(size: &str) -> String {
+        format!("{MARK_START}{size}{MARK_END}\n")
+    }
+
+    /// Returns true if a text of `Changed` may be only a part of the file.
+    pub fn is_part(text: &str) -> bool {
+        text.lines().any(|line| line.starts_with(MARK_START) && line.ends_with(MARK_END))
     }
 }
 

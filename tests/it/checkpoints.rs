@@ -201,6 +201,48 @@ fn large_files_are_named_and_stay() {
     assert!(read(sandbox.path("project/big.bin")).ends_with("xy\n"));
 }
 
+/// A model that writes this text to a file in its first answer.
+fn writes(path: &'static str, content: &'static str) -> ScriptedModel {
+    ScriptedModel::new(move |request| {
+        if has_result(request) {
+            return Answer::Says(vec!["Done.".to_owned()]);
+        }
+        let arguments = json!({"path": path, "content": content, "overwrite": true});
+        Answer::Calls { id: "c1", tool: "developer__write_file", arguments }
+    })
+}
+
+/// The session records only a part of such a file.
+#[test]
+fn a_large_ignored_file_is_not_restored_in_part() {
+    let sandbox = Sandbox::outside_tmp();
+    sandbox.write("project/.gitignore", "data/\n");
+    let rows: String = (0..12_000).map(|row| format!("{row},value\n")).collect();
+    sandbox.write("project/data/big.csv", &rows);
+    let id = turn(&sandbox, &writes("data/big.csv", "a,b\n"), None, "shorten it");
+    let shown = restore(&sandbox, &[&id, "--force"]);
+    assert!(shown.stdout.contains("big.csv is not covered"), "{}", shown.whole());
+    let told = restored(&sandbox, &[&id, "--yes", "--force"]).whole();
+    assert!(told.contains("big.csv is not covered") && told.contains("history and 0 files"), "{told}");
+    assert_eq!(read(sandbox.path("project/data/big.csv")), "a,b\n");
+}
+
+#[test]
+fn force_restores_an_edit_of_an_ignored_file() {
+    let sandbox = Sandbox::outside_tmp();
+    sandbox.write("project/.gitignore", ".env\n");
+    sandbox.write("project/.env", "A=1\n");
+    let id = turn(&sandbox, &writes(".env", "A=2\n"), None, "change it");
+    sandbox.write("project/.env", "A=mine\n");
+    let shown = restore(&sandbox, &[&id]);
+    assert!(shown.stdout.contains(".env has changed since"), "{}", shown.whole());
+    let shown = restore(&sandbox, &[&id, "--force"]);
+    assert!(shown.stdout.contains("- A=mine") && shown.stdout.contains("+ A=1"), "{}", shown.whole());
+    assert_eq!(read(sandbox.path("project/.env")), "A=mine\n");
+    restored(&sandbox, &[&id, "--force", "--yes"]);
+    assert_eq!(read(sandbox.path("project/.env")), "A=1\n");
+}
+
 #[test]
 fn a_deleted_session_leaves_no_copies() {
     let sandbox = Sandbox::outside_tmp();

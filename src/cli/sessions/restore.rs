@@ -8,7 +8,7 @@ use super::super::output::{BOLD, CommandError, CommandOutput, QUIET, cut, displa
 use super::super::runtime::session_failure;
 use super::super::wrap::screen_width;
 use super::super::{diff, trust};
-use crate::checkpoint::FileDifference;
+use crate::checkpoint::{FileDifference, KeepReason};
 use crate::session::{PlannedRestore, RestoreFiles, RestoreReport, RestoreTarget, Sessions};
 use crate::store::StoredSession;
 
@@ -117,7 +117,9 @@ fn show(planned: &PlannedRestore, force: bool, folders: &Folders, output: &mut C
     for difference in &planned.differences {
         let path = display_line(&folders.display_path(&difference.path));
         match &difference.kept {
-            Some(reason) if !force => output.line(&format!("{BOLD}{path}{BOLD:#} {QUIET}{reason}{QUIET:#}")),
+            Some(reason) if !force || *reason != KeepReason::ChangedSince => {
+                output.line(&format!("{BOLD}{path}{BOLD:#} {QUIET}{reason}{QUIET:#}"))
+            }
             Some(_) | None => {
                 output.line(&format!("{BOLD}{path}{BOLD:#}{}", if difference.is_removal { " removed" } else { "" }));
                 difference_lines(difference).iter().for_each(|line| output.line(line));

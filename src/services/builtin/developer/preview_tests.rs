@@ -43,8 +43,12 @@ async fn a_change_of_a_large_file_is_shown_in_part() {
     workshop.put("f", format!("{text}old\n{text}"));
     let edits = json!([{"before": "old", "after": "new"}]);
     let (before, after, line) = change(&workshop, "edit_file", json!({"path": "f", "edits": edits})).await.unwrap();
-    assert_eq!(before.unwrap(), "line\nline\nline\nold\nline\nline\nline\n");
-    assert_eq!((after.as_str(), line), ("line\nline\nline\nnew\nline\nline\nline\n", 400_001));
+    let part = |middle: &str| {
+        let (around, mark) = ("line\nline\nline\n", "[... 1.9 MB left out]\n");
+        format!("{mark}{around}{middle}{around}{mark}")
+    };
+    assert_eq!(before.unwrap(), part("old\n"));
+    assert_eq!((after, line), (part("new\n"), 400_001));
 }
 
 #[tokio::test]

@@ -57,16 +57,20 @@ impl SharedLines {
         (before.map(|text| self.rest_of(text, max)), self.rest_of(after, max))
     }
 
-    /// Returns the lines that are not shared, with context.
+    /// Returns the lines that are not shared, with context. A mark stands for what is left out, so that a restore does
+    /// not take the part for the whole file.
     fn rest_of(&self, text: &str, max: usize) -> String {
         let first = self.above.saturating_sub(AROUND);
         let last = lines(text).count() - self.below.saturating_sub(AROUND);
+        let mark = |bytes: usize| match bytes {
+            0 => String::new(),
+            bytes => Activity::left_out_mark(&size(bytes as u64)),
+        };
+        let above: usize = lines(text).take(first).map(str::len).sum();
         let rest: String = lines(text).skip(first).take(last - first).collect();
         let kept = truncate(&rest, max);
-        match rest.len() - kept.len() {
-            0 => rest,
-            more => format!("{kept}\n[... {} left out]\n", size(more as u64)),
-        }
+        let end = if kept.len() < rest.len() { "\n" } else { "" };
+        format!("{}{kept}{end}{}", mark(above), mark(text.len() - above - kept.len()))
     }
 }
 

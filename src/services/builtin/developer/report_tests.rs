@@ -71,8 +71,10 @@ async fn of_a_large_file_only_the_changed_part_is_told() {
     let file = workshop.put("large", &text);
     let edit = json!({"path": "large", "edits": [{"before": "line 10000\n", "after": "ten\nthousand\n"}]});
     let (_, told) = workshop.call_told("edit_file", edit).await;
-    let around =
-        |middle: &str| format!("line 9997\nline 9998\nline 9999\n{middle}line 10001\nline 10002\nline 10003\n");
+    let around = |middle: &str| {
+        let (above, below) = ("line 9997\nline 9998\nline 9999\n", "line 10001\nline 10002\nline 10003\n");
+        format!("[... 96.5 kB left out]\n{above}{middle}{below}[... 107.3 kB left out]\n")
+    };
     let expected = [
         place(file.clone(), Some(10_000)),
         changed(file.clone(), Some(&around("line 10000\n")), &around("ten\nthousand\n")),
