@@ -159,6 +159,20 @@ fn a_turn_may_change_what_is_ignored() {
     assert_eq!(test.read("work/.gitignore"), "secret.env\n");
 }
 
+/// What is in a renamed folder has the times that it had before.
+#[test]
+fn a_renamed_folder_gets_its_name_back() {
+    let test = TestWorkspace::new();
+    test.write("work/src/deep/a.txt", "one\n");
+    test.write("work/src/b.txt", "two\n");
+    // The files are older than the checkpoint.
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    test.step("s", || fs::rename(test.path("work/src"), test.path("work/lib")).unwrap());
+    assert_eq!(test.restore("s", 0, false), []);
+    assert_eq!((test.read("work/src/deep/a.txt"), test.read("work/src/b.txt")), ("one\n".into(), "two\n".into()));
+    assert!(!test.path("work/lib").exists());
+}
+
 #[test]
 fn private_files_and_folders_come_back_private() {
     let test = TestWorkspace::new();

@@ -3,7 +3,7 @@
 //! Invariant: a file that no step changed is never written. A file that is not as the session left it stays, unless the
 //! user forces it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -95,15 +95,18 @@ struct Comparison<'a> {
 impl<'a> Comparison<'a> {
     fn of(before: &'a Snapshot, after: &'a Snapshot) -> Self {
         let mut compared = Self::default();
+        let gone = before.files.iter().filter(|(path, _)| !after.covers(path));
+        let gone: HashSet<_> = gone.map(|(_, entry)| entry.stamp).collect();
         let paths: BTreeSet<&str> = before.files.keys().chain(after.files.keys()).map(String::as_str).collect();
         for path in paths {
             let (was, is) = (before.files.get(path), after.files.get(path));
             if was.map(|entry| &entry.content) == is.map(|entry| &entry.content) {
                 continue;
             }
-            // A file that was ignored and is not any more looks new, and is older than the snapshot.
-            let was_there = was.is_none() && is.is_some_and(|entry| entry.stamp.is_older_than(before.at));
-            if was_there {
+            // A file that was ignored and is not any more looks new. It may be older than the snapshot, but so is what
+            // came along with a folder that was renamed.
+            let new = is.filter(|_| was.is_none());
+            if new.is_some_and(|entry| entry.stamp.is_older_than(before.at) && !gone.contains(&entry.stamp)) {
                 continue;
             }
             let is_unclear = before.is_unclear(path) || after.is_unclear(path);

@@ -83,7 +83,7 @@ pub(super) enum EntryContent {
 }
 
 /// Changes whenever the file changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct EntryStamp {
     inode: u64,
     size: u64,
