@@ -7,6 +7,7 @@
 //! Invariant: starts no program, follows no link, and writes nothing into a repository. Only `CheckpointStore::apply`
 //! writes to a workspace.
 
+mod ignore_rules;
 mod objects;
 mod plan;
 mod session_hold;

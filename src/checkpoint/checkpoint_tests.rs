@@ -159,6 +159,43 @@ fn a_turn_may_change_what_is_ignored() {
     assert_eq!(test.read("work/.gitignore"), "secret.env\n");
 }
 
+/// The old content of such a file is unknown.
+#[test]
+fn what_was_ignored_and_has_changed_stays() {
+    let test = TestWorkspace::new();
+    test.write("work/.gitignore", ".env\nout/\n");
+    test.write("work/.git/info/exclude", "local.txt\n");
+    test.write("work/cache/.gitignore", "*\n");
+    let ignored = ["work/.env", "work/cache/x", "work/local.txt", "work/out/deep/y"];
+    ignored.iter().for_each(|path| test.write(path, "mine\n"));
+    test.step("s", || {
+        test.write("work/.gitignore", "build/\n");
+        test.write("work/.git/info/exclude", "");
+        fs::remove_file(test.path("work/cache/.gitignore")).unwrap();
+        ignored.iter().for_each(|path| test.write(path, "mine\nextra\n"));
+        test.write("work/new.txt", "new\n");
+    });
+    let kept: Vec<_> = test.restore("s", 0, true).into_iter().map(|file| (file.path, file.reason)).collect();
+    assert_eq!(kept, ignored.map(|path| (test.path(path), KeepReason::NotCovered)));
+    assert!(ignored.iter().all(|path| test.read(path) == "mine\nextra\n"));
+    assert_eq!(test.read("work/.gitignore"), ".env\nout/\n");
+    assert!(!test.path("work/new.txt").exists());
+}
+
+#[test]
+fn new_ignore_files_do_not_keep_new_files() {
+    let test = TestWorkspace::new();
+    test.write("work/.gitignore", "*.log\n");
+    test.step("s", || {
+        test.write("work/.gitignore", "*.log\n!keep.me\ntarget/\n");
+        test.write("work/app/.gitignore", "dist/\n!src/\n");
+        test.write("work/app/src/main.txt", "new\n");
+        test.write("work/keep.me", "new\n");
+    });
+    assert_eq!(test.restore("s", 0, false), []);
+    assert!(!test.path("work/app").exists() && !test.path("work/keep.me").exists());
+}
+
 /// What is in a renamed folder has the times that it had before.
 #[test]
 fn a_renamed_folder_gets_its_name_back() {

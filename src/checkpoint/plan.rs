@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::CheckpointStep;
+use super::ignore_rules::IgnoreRules;
 use super::objects::ObjectStore;
 use super::snapshot::{CoverageGap, EntryContent, PresentState, Snapshot, Workspace, read_present};
 
@@ -88,13 +89,14 @@ pub(super) fn differs(before: &Snapshot, after: &Snapshot) -> bool {
 #[derive(Default)]
 struct Comparison<'a> {
     changed: BTreeSet<&'a str>,
-    /// Covered in only one of them.
+    /// Covered in only one of them, also because the ignore files differ.
     unclear: BTreeSet<&'a str>,
 }
 
 impl<'a> Comparison<'a> {
     fn of(before: &'a Snapshot, after: &'a Snapshot) -> Self {
         let mut compared = Self::default();
+        let old_rules = (before.ignore_files != after.ignore_files).then(|| IgnoreRules::of(before));
         let gone = before.files.iter().filter(|(path, _)| !after.covers(path));
         let gone: HashSet<_> = gone.map(|(_, entry)| entry.stamp).collect();
         let paths: BTreeSet<&str> = before.files.keys().chain(after.files.keys()).map(String::as_str).collect();
@@ -109,7 +111,10 @@ impl<'a> Comparison<'a> {
             if new.is_some_and(|entry| entry.stamp.is_older_than(before.at) && !gone.contains(&entry.stamp)) {
                 continue;
             }
-            let is_unclear = before.is_unclear(path) || after.is_unclear(path);
+            let was_ignored = new
+                .zip(old_rules.as_ref())
+                .is_some_and(|(entry, rules)| rules.ignores(Path::new(path), entry.content == EntryContent::Folder));
+            let is_unclear = was_ignored || before.is_unclear(path) || after.is_unclear(path);
             let list = if is_unclear { &mut compared.unclear } else { &mut compared.changed };
             list.insert(path);
         }

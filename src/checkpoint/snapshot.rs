@@ -24,6 +24,9 @@ const SETTLE_TIME: u64 = 1_000;
 /// The kernel's times of files may lag behind the clock by this much. In milliseconds.
 const CLOCK_LAG: u64 = 20;
 
+/// The ignore files of a folder. The rules of the first have precedence.
+pub(super) const IGNORE_FILES: [&str; 2] = [".gitignore", ".git/info/exclude"];
+
 /// The folders that a snapshot covers.
 #[derive(Debug, Clone)]
 pub struct Workspace {
@@ -60,6 +63,9 @@ pub struct Snapshot {
     /// Files and folders that are there and not covered.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) gaps: BTreeMap<String, CoverageGap>,
+    /// The texts of the ignore files that apply, also of those that are not covered. Keyed by the whole path.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) ignore_files: BTreeMap<String, String>,
     /// True if there were too many entries: a path that the snapshot does not list may exist.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_partial: bool,
@@ -196,6 +202,7 @@ pub(super) fn take(
         builder.add_root(root)?;
     }
     builder.add_known()?;
+    builder.add_ignore_files();
     Ok(builder.snapshot)
 }
 
@@ -272,6 +279,29 @@ impl SnapshotBuilder<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Adds the ignore files of the covered folders, and of those above a root up to that of its repository. Together
+    /// they may be as large as one file.
+    fn add_ignore_files(&mut self) {
+        let is_folder = |entry: &FileEntry| entry.content == EntryContent::Folder;
+        let files = self.snapshot.files.iter();
+        let mut folders: Vec<PathBuf> =
+            files.filter(|(_, entry)| is_folder(entry)).map(|(path, _)| path.into()).collect();
+        for root in &self.snapshot.roots {
+            let top = root.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(root);
+            folders.extend(root.ancestors().take_while(|folder| folder.starts_with(top)).map(Path::to_owned));
+        }
+        let mut room = self.workspace.limits.file_bytes;
+        for path in folders.iter().flat_map(|folder| IGNORE_FILES.map(|name| folder.join(name))) {
+            let Some(name) = path.to_str().filter(|_| self.workspace.hidden.covering(&path).is_none()) else {
+                continue;
+            };
+            if let Ok(Some(bytes)) = read_file(&[PathBuf::from("/")], &path, room) {
+                room -= bytes.len() as u64;
+                self.snapshot.ignore_files.insert(name.to_owned(), String::from_utf8_lossy(&bytes).into_owned());
+            }
+        }
     }
 
     fn add(&mut self, path: &Path) -> Result<(), CheckpointError> {

@@ -244,6 +244,24 @@ fn force_restores_an_edit_of_an_ignored_file() {
 }
 
 #[test]
+fn a_file_that_is_no_longer_ignored_stays() {
+    let sandbox = Sandbox::outside_tmp();
+    sandbox.write("project/.gitignore", ".env\n");
+    sandbox.write("project/.env", "KEY=mine\n");
+    sandbox.write("project/src/a.txt", "one\n");
+    let model = runs(&[("alpha", "echo build/ > .gitignore; echo EXTRA=1 >> .env"), ("beta", "mv src lib")]);
+    let id = turn(&sandbox, &model, None, "alpha");
+    let report = restored(&sandbox, &[&id, "--yes"]);
+    assert!(report.whole().contains(".env is not covered"), "{}", report.whole());
+    assert_eq!(read(sandbox.path("project/.env")), "KEY=mine\nEXTRA=1\n");
+    assert_eq!(read(sandbox.path("project/.gitignore")), ".env\n");
+    let id = turn(&sandbox, &model, None, "beta");
+    restored(&sandbox, &[&id, "--yes"]);
+    assert_eq!(read(sandbox.path("project/src/a.txt")), "one\n");
+    assert!(!sandbox.path("project/lib").exists());
+}
+
+#[test]
 fn a_deleted_session_leaves_no_copies() {
     let sandbox = Sandbox::outside_tmp();
     sandbox.write("project/a.txt", "one\n");
