@@ -210,6 +210,26 @@ fn a_renamed_folder_gets_its_name_back() {
     assert!(!test.path("work/lib").exists());
 }
 
+/// Which changes are those of the user is unknown.
+#[test]
+fn a_step_without_an_end_is_reversed_only_by_force() {
+    let test = TestWorkspace::new();
+    test.write("work/a.txt", "one\n");
+    test.store().begin("s", (0, StepKind::Turn), &test.workspace(), None).unwrap();
+    test.write("work/a.txt", "two\n");
+    test.write("work/mine.txt", "later work\n");
+    let changed = |path: &str| KeptFile { path: test.path(path), reason: KeepReason::ChangedSince };
+    let all = [changed("work/a.txt"), changed("work/mine.txt")];
+    assert_eq!(test.restore("s", 0, false), all);
+    assert_eq!(test.read("work/a.txt"), "two\n");
+    // A later turn does not tell more about them.
+    test.step("s", || test.write("work/b.txt", "by the session\n"));
+    assert_eq!(test.restore("s", 0, false), all);
+    assert!(!test.path("work/b.txt").exists());
+    assert_eq!(test.restore("s", 0, true), []);
+    assert!(test.read("work/a.txt") == "one\n" && !test.path("work/mine.txt").exists());
+}
+
 #[test]
 fn private_files_and_folders_come_back_private() {
     let test = TestWorkspace::new();

@@ -146,7 +146,8 @@ impl RestorePlan {
             let is_hidden = workspace.hidden.covering(Path::new(path)).is_some();
             let kept = if is_unclear || is_hidden {
                 Some(KeepReason::NotCovered)
-            } else if left.content(path) != now {
+            } else if left.content(path) != now || steps[last].after.is_none() {
+                // What the user did after a step without an end is unknown.
                 Some(KeepReason::ChangedSince)
             } else {
                 None
