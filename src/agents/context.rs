@@ -82,7 +82,8 @@ pub fn system_prompt(
         None => String::new(),
     };
     // Nothing of a folder at the client is read here, and nothing above the roots of a token.
-    let hints = if session.client_folders().is_some() { Vec::new() } else { project_hints(&session.cwd) };
+    let is_hidden = |file: &Path| session.find_hidden(file).is_some();
+    let hints = if session.client_folders().is_some() { Vec::new() } else { project_hints(&session.cwd, &is_hidden) };
     for (file, hints) in hints.into_iter().filter(|(file, _)| session.admits_path(file)) {
         text.push_str(&between("project-instructions", ("file", &file.to_string_lossy()), "", &hints));
     }
@@ -139,14 +140,14 @@ fn strip_marks(memories: &str) -> &str {
 }
 
 /// Returns the hint files that apply to a folder, the most general first. Together they are at most `MAX_HINTS` long.
-fn project_hints(cwd: &Path) -> Vec<(PathBuf, String)> {
+fn project_hints(cwd: &Path, is_hidden: &dyn Fn(&Path) -> bool) -> Vec<(PathBuf, String)> {
     let root = cwd.ancestors().find(|folder| folder.join(".git").exists()).unwrap_or(cwd);
     let mut folders: Vec<_> = cwd.ancestors().take_while(|folder| folder.starts_with(root)).collect();
     folders.reverse();
     let mut room = MAX_HINTS;
     let mut found = Vec::new();
     for file in folders.iter().flat_map(|folder| HINTS.iter().map(move |name| folder.join(name))) {
-        let Some(text) = hint(&file, root) else { continue };
+        let Some(text) = hint(&file, root, is_hidden) else { continue };
         let text = cut(text.trim(), room);
         room = room.saturating_sub(text.len());
         if !text.is_empty() {
@@ -156,11 +157,13 @@ fn project_hints(cwd: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Reads a hint file. `None` unless it is a regular file inside the project. Hints reach the model without consent: a
-/// link in a cloned project may lead to a key, and a pipe or device has no end.
-fn hint(file: &Path, root: &Path) -> Option<String> {
+/// Reads a hint file. `None` unless it is a regular file inside the project that is not hidden. Hints reach the model
+/// without consent: a link in a cloned project may lead to a key, also if the whole home is a repository. A pipe or
+/// device has no end.
+fn hint(file: &Path, root: &Path, is_hidden: &dyn Fn(&Path) -> bool) -> Option<String> {
     let real = fs::canonicalize(file).ok()?;
-    if !real.starts_with(fs::canonicalize(root).ok()?) || !fs::metadata(&real).ok()?.is_file() {
+    let is_inside = real.starts_with(fs::canonicalize(root).ok()?);
+    if !is_inside || is_hidden(&real) || !fs::metadata(&real).ok()?.is_file() {
         return None;
     }
     let mut bytes = Vec::new();
@@ -191,7 +194,7 @@ mod tests {
         fs::create_dir(folder.path().join(".git")).unwrap();
         fs::write(folder.path().join("AGENTS.md"), "general").unwrap();
         fs::write(inner.join(".goosehints"), "x".repeat(MAX_HINTS * 2)).unwrap();
-        let hints = project_hints(&inner);
+        let hints = project_hints(&inner, &|_| false);
         assert_eq!(hints[0].1, "general");
         assert!(hints[1].1.len() < MAX_HINTS + 64 && hints[1].1.ends_with("bytes]"));
     }
@@ -236,6 +239,22 @@ mod tests {
         fs::write(folder.path().join("key"), "secret").unwrap();
         std::os::unix::fs::symlink("../key", project.join("AGENTS.md")).unwrap();
         std::os::unix::fs::symlink("/dev/zero", project.join(".goosehints")).unwrap();
-        assert!(project_hints(&project).is_empty());
+        assert!(project_hints(&project, &|_| false).is_empty());
+    }
+
+    #[test]
+    fn a_link_to_a_hidden_file_is_no_hint() {
+        let home = tempfile::tempdir().unwrap();
+        let project = home.path().join("src/project");
+        for folder in [&home.path().join(".git"), &home.path().join(".ssh"), &project] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        fs::write(home.path().join(".ssh/id_rsa"), "secret").unwrap();
+        fs::write(home.path().join("notes"), "shared").unwrap();
+        std::os::unix::fs::symlink("../../.ssh/id_rsa", project.join("AGENTS.md")).unwrap();
+        std::os::unix::fs::symlink("../../notes", project.join(".goosehints")).unwrap();
+        let hidden = crate::sandbox::HiddenPaths::new(home.path(), []);
+        let hints = project_hints(&project, &|file| hidden.covering(file).is_some());
+        assert_eq!(hints.into_iter().map(|(_, text)| text).collect::<Vec<_>>(), ["shared"]);
     }
 }
