@@ -127,6 +127,19 @@ impl SecretValues {
         let hidden = |text: String, (name, value): &(String, String)| text.replace(value, &format!("${{env:{name}}}"));
         self.0.iter().fold(text.to_owned(), hidden)
     }
+
+    /// Returns where to split the beginning of a line, so that no secret is split, not even one whose rest follows.
+    pub(super) fn split_point(&self, line: &[u8]) -> usize {
+        let longest = self.0.first().map_or(0, |(_, value)| value.len());
+        let mut point = line.len().saturating_sub(longest.saturating_sub(1));
+        let crosses = |start: usize, point: usize| {
+            self.0.iter().any(|(_, value)| start + value.len() > point && line[start..].starts_with(value.as_bytes()))
+        };
+        while let Some(start) = (point.saturating_sub(longest)..point).find(|start| crosses(*start, point)) {
+            point = start;
+        }
+        point
+    }
 }
 
 /// Does not print the values, because any of them may be secret.
@@ -160,6 +173,20 @@ mod tests {
         let environment = Environment::new([("TOKEN".into(), "s3cret".into()), ("ONE".into(), "1".into())]);
         let secrets = environment.secrets_in("Bearer ${env:TOKEN:-x} ${env:ONE} ${env:OTHER}");
         assert_eq!(secrets.hide("no s3cret for 1"), "no ${env:TOKEN} for 1");
+    }
+
+    #[test]
+    fn a_secret_in_a_long_line_is_not_split() {
+        let environment = Environment::new([("A".into(), "s3cret-one".into()), ("B".into(), "t0ken".into())]);
+        let secrets = environment.secrets_in("${env:A}${env:B}");
+        let line = "of t0ken, s3cret-one, t0ken and s3cret-one at last";
+        for end in 0..=line.len() {
+            let point = secrets.split_point(&line.as_bytes()[..end]);
+            let shown = secrets.hide(&line[..point]) + &secrets.hide(&line[point..]);
+            assert_eq!(shown, secrets.hide(line), "{end}: {point}");
+        }
+        assert_eq!(secrets.split_point(b"nothing to hide"), 15 - "s3cret-on".len());
+        assert_eq!(SecretValues::default().split_point(b"line"), 4);
     }
 
     #[test]

@@ -175,14 +175,14 @@ pub enum LoginError {
 }
 
 impl LoginError {
-    /// Returns the error for an address to which no token is sent. Leaves out the user and the query, which may be
-    /// secrets.
+    /// Returns the error for an address to which no token is sent. Shows only the scheme and the host: the rest may be
+    /// secret, because manifests fill in variables there.
     fn insecure_address(url: &str) -> Self {
         let url = url.split(['?', '#']).next().unwrap_or_default();
         let (scheme, rest) = url.split_at(url.find("://").map_or(0, |at| at + 3));
-        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let authority = rest.split('/').next().unwrap_or_default();
         let host = authority.rsplit('@').next().unwrap_or_default();
-        Self::InsecureAddress { url: format!("{scheme}{host}{path}") }
+        Self::InsecureAddress { url: format!("{scheme}{host}") }
     }
 }
 
@@ -196,8 +196,8 @@ mod tests {
             LoginError::InsecureAddress { url } => url,
             other => panic!("{other}"),
         };
-        assert_eq!(shown("http://me:secret@host:80/mcp/@team?key=secret#secret"), "http://host:80/mcp/@team");
-        assert_eq!(shown("host/mcp?key=secret"), "host/mcp");
+        assert_eq!(shown("http://me:secret@host:80/mcp/@secret?key=secret#secret"), "http://host:80");
+        assert_eq!(shown("host/secret?key=secret"), "host");
     }
 
     fn login(url: &str) -> StoredLogin {

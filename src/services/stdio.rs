@@ -231,7 +231,12 @@ pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: Secr
                 Ok(Some(line)) => line,
                 Ok(None) => return report(limit.finish()),
                 // A line without end is logged in pieces: closing stderr could kill the server.
-                Err(_) => lines.take_partial(),
+                Err(LineError::TooLong { .. }) => {
+                    let mut piece = lines.take_partial();
+                    lines.put_back(piece.split_off(secrets.split_point(&piece)));
+                    piece
+                }
+                Err(LineError::Io(_)) => lines.take_partial(),
             },
         };
         if limit.admit(line.len()) == OutputVerdict::Keep {
@@ -392,6 +397,11 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
     /// Takes the part of a line that [`LineReader::next`] rejected as too long. The rest of it starts a new line.
     pub fn take_partial(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.partial)
+    }
+
+    /// Begins the next line with these bytes, which [`LineReader::take_partial`] returned.
+    fn put_back(&mut self, bytes: Vec<u8>) {
+        self.partial = bytes;
     }
 
     /// Returns the next line without its end; `None` at the end of the stream. Fails if the line is too long.

@@ -120,7 +120,8 @@ fn check_resource(resource: &str, service: &Url) -> Result<(), LoginError> {
         let below = path(service).strip_prefix(path(&resource));
         resource.origin() == service.origin() && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     });
-    let problem = || format!("it is about `{resource}`, not about {service}");
+    // The path of the service may contain a secret.
+    let problem = || format!("it is about `{resource}`, not about this service");
     includes.then_some(()).ok_or_else(|| LoginError::Invalid { part: RESOURCE, problem: problem() })
 }
 

@@ -62,8 +62,9 @@ impl LoginClient {
         if !answer.status.is_success() {
             return Ok(None);
         }
-        // The error of serde would quote the answer.
-        let invalid = |_| LoginError::Invalid { part, problem: format!("{url} has no such JSON") };
+        // The error of serde would quote the answer, and the path may be that of a service, with a secret.
+        let origin = url.origin().ascii_serialization();
+        let invalid = |_| LoginError::Invalid { part, problem: format!("{origin} has no such JSON") };
         serde_json::from_slice(&answer.body).map(Some).map_err(invalid)
     }
 
