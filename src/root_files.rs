@@ -135,7 +135,7 @@ impl RootedPath {
     }
 
     /// Opens the folder of the file. Returns it with the file name.
-    fn folder(&self) -> io::Result<(OwnedFd, OsString)> {
+    pub fn folder(&self) -> io::Result<(OwnedFd, OsString)> {
         let (parent, name) = self.split()?;
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         let folder = open_below(self.root.as_fd(), parent, FOLDER, Mode::empty(), PathBounds::Beneath)?;

@@ -26,6 +26,7 @@ mod profile;
 mod protected_git;
 mod protected_watch;
 pub mod proxy;
+mod quarantine;
 mod request_table;
 mod running_sandbox;
 mod sandbox_process;
@@ -47,7 +48,7 @@ pub use gate::SandboxGate;
 pub use launcher::{HostResources, SandboxFolders, SandboxLauncher};
 pub use layer_probe::{SANDBOX_PROCESS_ARGUMENT, probe_layers};
 pub use layers::{Layer, LayerRestriction, LayerState, Layers};
-pub use new_protected::{InstructionStamps, ProtectedSnapshot, quarantine};
+pub use new_protected::{InstructionStamps, ProtectedSnapshot};
 pub use path_refusals::{PathRefusal, RefusalRemedy};
 pub use paths::{
     HiddenPaths, PROTECTED, PROTECTED_EXAMPLES, ProtectedPath, find_protected, find_protected_link, find_protected_name,
@@ -60,6 +61,7 @@ pub use profile::{
     is_relative, overlaps_hidden,
 };
 pub use protected_watch::{ProtectedWatch, ProtectedWatches};
+pub use quarantine::quarantine;
 pub use request_table::CommandState;
 pub use running_sandbox::{RunningSandbox, SandboxRequest, SandboxSpec, SandboxStartError, SandboxedLaunch};
 pub use sandbox_process::{

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -178,50 +177,6 @@ fn describe(path: &Path, folders: &[PathBuf]) -> ProtectedPath {
     let base = root.map(|root| if is_git_folder(root) { root.parent().unwrap_or(root) } else { root });
     let shown = base.and_then(|base| path.strip_prefix(base).ok()).unwrap_or(path).display().to_string();
     ProtectedPath { shown, name, reason }
-}
-
-/// Moves a path into a new folder below `quarantine`. Returns its new place. Follows no links.
-pub fn quarantine(path: &Path, quarantine: &Path) -> io::Result<PathBuf> {
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    fs::create_dir_all(quarantine)?;
-    let folder = (1..).map(|number| quarantine.join(format!("{}-{number}", std::process::id())));
-    let folder = folder
-        .map(|folder| fs::create_dir(&folder).map(|()| folder))
-        .find(|created| !created.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists))
-        .unwrap_or_else(|| Err(io::ErrorKind::AlreadyExists.into()))?;
-    let target = folder.join(name);
-    match fs::rename(path, &target) {
-        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
-            copy(path, &target)?;
-            remove(path)?;
-        }
-        result => result?,
-    }
-    Ok(target)
-}
-
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    let kind = from.symlink_metadata()?.file_type();
-    if kind.is_symlink() {
-        return std::os::unix::fs::symlink(fs::read_link(from)?, to);
-    }
-    if kind.is_file() {
-        return fs::copy(from, to).map(drop);
-    }
-    if !kind.is_dir() {
-        // Sockets and pipes have no content.
-        return Ok(());
-    }
-    fs::create_dir(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        copy(&entry.path(), &to.join(entry.file_name()))?;
-    }
-    Ok(())
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    if path.symlink_metadata()?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
 }
 
 #[cfg(test)]
@@ -442,22 +397,5 @@ mod tests {
         assert_eq!((created, changed), (Vec::new(), vec![".github/workflows/ci.yml".into(), "AGENTS.md".into()]));
         let (_, changed) = project.after(|project| fs::remove_file(project.root().join("AGENTS.md")).unwrap());
         assert_eq!(changed, ["AGENTS.md"]);
-    }
-
-    #[test]
-    fn quarantine_keeps_the_content() {
-        let project = Project::new();
-        project.write(".vscode/tasks.json", "kept");
-        let folder = tempfile::tempdir().unwrap();
-        let first = quarantine(&project.root().join(".vscode"), folder.path()).unwrap();
-        assert_eq!(fs::read_to_string(first.join("tasks.json")).unwrap(), "kept");
-        assert!(!project.root().join(".vscode").exists());
-        project.write(".vscode/tasks.json", "again");
-        let second = quarantine(&project.root().join(".vscode"), folder.path()).unwrap();
-        assert_ne!(first, second);
-        let copied = folder.path().join("copy");
-        std::os::unix::fs::symlink("/etc", second.join("link")).unwrap();
-        copy(&second, &copied).unwrap();
-        assert_eq!(fs::read_link(copied.join("link")).unwrap(), Path::new("/etc"));
     }
 }

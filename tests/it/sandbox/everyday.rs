@@ -244,7 +244,8 @@ fn a_named_state_folder_is_open_although_it_is_hidden() {
 fn a_new_protected_path_goes_to_quarantine() {
     for user in users() {
         let place = Place::new(user);
-        let output = place.shell(&[], "mkdir .vscode && echo kept > .vscode/tasks.json; echo 1 > file");
+        let script = "mkdir .vscode && echo kept > .vscode/tasks.json; chmod 555 .vscode; echo 1 > file";
+        let output = place.shell(&[], script);
         let shown = text(&output);
         assert!(output.status.success(), "{shown}");
         assert!(shown.contains("the command created `.vscode`, a protected path"), "{shown}");
