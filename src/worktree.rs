@@ -343,7 +343,7 @@ impl TaskWorktree {
         let protected = files.iter().find_map(|file| {
             let path = top.join(&file.path);
             let (name, reason) = find_protected(&path, Some(top)).or_else(|| find_protected_link(&path, top))?;
-            Some(ProtectedPath { shown: file.path.display().to_string(), name, reason })
+            Some(ProtectedPath { shown: file.path.display().to_string(), name, reason: reason.into() })
         });
         let changes = TaskChanges { branch: branch.clone(), files, protected, commit };
         Ok(TaskResult { changes: Some(changes), left_out })

@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, Read as _};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use super::protected_git::{leads_to, open_regular, read_small};
+use super::protected_git::{GIT_FILE_LABEL, leads_to, open_regular, read_small};
 
 /// Submodules of one work tree that are searched.
 const MAX_SUBMODULES: usize = 4096;
@@ -46,7 +46,7 @@ pub(super) fn find_submodules(work_tree: &Path) -> Submodules {
     let mut visited = BTreeSet::new();
     while let Some(folder) = pending.pop() {
         let git = folder.join(GIT);
-        let repository = if git.is_file() { leads_to(&git, "gitdir:") } else { git.canonicalize().ok() };
+        let repository = if git.is_file() { leads_to(&git, GIT_FILE_LABEL) } else { git.canonicalize().ok() };
         let Some(repository) = repository else { continue };
         let paths = list_submodules(&repository).filter(|paths| visited.len() + paths.len() <= MAX_SUBMODULES);
         let Some(paths) = paths else {

@@ -80,5 +80,5 @@ fn git_folders_of_submodules_are_found_at_any_depth() {
     git(&root, &["update-index", "--add", "--cacheinfo", &entry]);
     let created = before.find_created(&ProtectedSnapshot::take(&roots));
     let shown: Vec<&str> = created.iter().map(|(_, path)| path.shown.as_str()).collect();
-    assert_eq!(shown, ["a/b/c/sub/.git"], "git does not enter the other one");
+    assert_eq!(shown, ["a/b/c/sub/.git/config"], "git does not enter the other one");
 }

@@ -13,11 +13,12 @@ use super::git_index::{Submodules, find_submodules};
 use super::paths::{
     MAKES_GIT_FOLDER, OF_GIT, PROTECTED, ProtectedPath, RUNS_PROGRAMS_OF_GIT, find_protected, same_name,
 };
-use super::protected_git::{GitCheck, HEAD, is_git_folder, program_parts};
+use super::protected_git::{COMMON, GitCheck, GitProblem, HEAD, WORK_TREE, is_git_folder, program_parts};
 
 const GIT: &str = ".git";
 const INSTRUCTIONS: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 const WORKFLOWS: &str = ".github/workflows";
+const WRITES_ELSEWHERE: &str = "git writes the files of the repository to the folder that it names";
 
 /// The protected paths near some folders at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,12 +41,12 @@ impl ProtectedSnapshot {
     fn add_root(&mut self, root: &Path) {
         self.add_bare(root);
         for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-            let name = entry.file_name();
             let path = entry.path();
-            let Some(name) = name.to_str() else { continue };
-            if same_name(GIT, name) {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if same_name(GIT, &name) {
                 self.add_work_tree(root, path);
-            } else if PROTECTED.iter().any(|(listed, _)| same_name(listed, name)) {
+            } else if PROTECTED.iter().any(|(listed, _)| same_name(listed, &name)) {
                 self.paths.insert(path);
             } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 self.add_bare(&path);
@@ -78,8 +79,8 @@ impl ProtectedSnapshot {
         self.paths.insert(path);
     }
 
-    /// Returns the paths that are new since this snapshot and need consent, each with its reason. A new git folder needs
-    /// none if git runs nothing because of it, as after `git clone`.
+    /// Returns the paths that are new since this snapshot and need consent, each with its reason. A new git folder
+    /// needs none if git runs nothing because of it, as after `git clone`. Otherwise its parts need it.
     pub fn find_created(&self, later: &Self) -> Vec<(PathBuf, ProtectedPath)> {
         let mut created: Vec<&PathBuf> = Vec::new();
         for path in later.paths.difference(&self.paths) {
@@ -90,8 +91,16 @@ impl ProtectedSnapshot {
             }
         }
         let context = GitCheck { roots: &later.folders, known: &self.paths };
-        created.retain(|path| !is_harmless(path, &context));
-        created.into_iter().map(|path| (path.clone(), describe(path, &later.folders))).collect()
+        let mut problems: Vec<GitProblem> =
+            created.into_iter().flat_map(|path| find_problems(path, &context)).collect();
+        problems.sort_by(|one, other| one.path.cmp(&other.path));
+        // Several `.git` files may lead to the same folder.
+        problems.dedup_by(|later, earlier| later.path.starts_with(&earlier.path));
+        let with_reason = |GitProblem { path, key }| {
+            let protected = describe(&path, &later.folders, key.as_deref());
+            (path, protected)
+        };
+        problems.into_iter().map(with_reason).collect()
     }
 
     /// Adds a path that needs no consent any more, with all its contents.
@@ -106,12 +115,20 @@ impl ProtectedSnapshot {
     }
 }
 
-fn is_harmless(path: &Path, context: &GitCheck<'_>) -> bool {
-    match path.parent().filter(|_| is_head(path)) {
-        Some(git) => context.is_harmless_folder(git),
-        None if is_git_name(path) && path.is_dir() && !path.is_symlink() => context.is_harmless_folder(path),
-        None => context.is_harmless_entry(path),
+/// Returns what needs consent because of a new path: its parts, or the path itself.
+fn find_problems(path: &Path, context: &GitCheck<'_>) -> Vec<GitProblem> {
+    if let Some(git) = path.parent().filter(|_| is_head(path)) {
+        // The parts may be files of the user, which the new `HEAD` gave another meaning.
+        let is_harmless = context.find_in_folder(git).is_empty();
+        return if is_harmless { Vec::new() } else { vec![GitProblem::of(path)] };
     }
+    if !is_git_name(path) || !path.is_dir() || path.is_symlink() {
+        return context.find_in_entry(path);
+    }
+    let problems = context.find_in_folder(path);
+    // Without `commondir`, the folder would be another repository.
+    let is_elsewhere = problems.iter().any(|problem| is_common(&problem.path) && problem.path.parent() == Some(path));
+    if is_elsewhere { vec![GitProblem::of(path)] } else { problems }
 }
 
 /// Versions of the files that agents and CI follow. The shell may write them, because people ask for it, but its result
@@ -151,7 +168,7 @@ impl InstructionStamps {
     pub fn changes_until(&self, later: &Self) -> Vec<ProtectedPath> {
         let all: BTreeSet<&PathBuf> = self.stamps.keys().chain(later.stamps.keys()).collect();
         let changed = all.into_iter().filter(|path| self.stamps.get(*path) != later.stamps.get(*path));
-        changed.map(|path| describe(path, &later.roots)).collect()
+        changed.map(|path| describe(path, &later.roots, None)).collect()
     }
 }
 
@@ -163,17 +180,26 @@ fn is_head(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == HEAD)
 }
 
+fn is_common(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| same_name(COMMON, name))
+}
+
 /// Returns whether the path is a part of the git folder that has this `HEAD`.
 fn is_part_of_git(path: &Path, head: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     path.parent() == head.parent() && OF_GIT.iter().any(|listed| same_name(listed, name))
 }
 
-fn describe(path: &Path, folders: &[PathBuf]) -> ProtectedPath {
+fn describe(path: &Path, folders: &[PathBuf], key: Option<&str>) -> ProtectedPath {
     let root = folders.iter().find(|folder| path.starts_with(folder));
     // The name of a git folder can be any.
     let reason = if is_head(path) { MAKES_GIT_FOLDER } else { RUNS_PROGRAMS_OF_GIT };
     let (name, reason) = find_protected(path, root.map(PathBuf::as_path)).unwrap_or((GIT, reason));
+    let reason = match key {
+        Some(WORK_TREE) => format!("{WRITES_ELSEWHERE} (`{WORK_TREE}`)").into(),
+        Some(key) => format!("{reason} (`{key}`)").into(),
+        None => reason.into(),
+    };
     let base = root.map(|root| if is_git_folder(root) { root.parent().unwrap_or(root) } else { root });
     let shown = base.and_then(|base| path.strip_prefix(base).ok()).unwrap_or(path).display().to_string();
     ProtectedPath { shown, name, reason }
@@ -249,7 +275,7 @@ mod tests {
             project.after(|project| clone_into(project, folder, config, hook)).0
         };
         assert_eq!(clone("harmless", HARMLESS, "pre-commit.sample"), [""; 0]);
-        assert_eq!(clone("hook", HARMLESS, "pre-commit"), ["hook/.git"]);
+        assert_eq!(clone("hook", HARMLESS, "pre-commit"), ["hook/.git/hooks"]);
         for (at, line) in [
             "[core]\n\tfsmonitor = ./run\n",
             "[core]\n\tsshCommand = ./run\n",
@@ -267,7 +293,7 @@ mod tests {
         {
             let folder = format!("bad{at}");
             let config = format!("{HARMLESS}{line}");
-            assert_eq!(clone(&folder, &config, "a.sample"), [format!("{folder}/.git")], "{line}");
+            assert_eq!(clone(&folder, &config, "a.sample"), [format!("{folder}/.git/config")], "{line}");
         }
     }
 
@@ -292,7 +318,8 @@ mod tests {
             project.write("clone/.git/modules/inner/config", "[core]\n\tworktree = ../../../inner\n");
             project.write("clone/inner/.git", "gitdir: ../.git/modules/inner\n");
             let git = GitCheck { roots: &[project.root()], known: &BTreeSet::new() };
-            assert!(git.is_harmless_entry(&project.root().join("clone/inner/.git")), "as after a recursive clone");
+            let found = git.find_in_entry(&project.root().join("clone/inner/.git"));
+            assert_eq!(found, [], "as after a recursive clone");
         });
         assert_eq!(created, [""; 0]);
         let (created, _) = project.after(|project| {
@@ -315,7 +342,55 @@ mod tests {
             project.write(".git/modules/evil/config", "[core]\n\tfsmonitor = ./run\n");
             project.write("sub/.git", "gitdir: ../.git/modules/evil\n");
         });
-        assert_eq!(created, [".git/modules/evil/config", "other/.git", "sub/.git"]);
+        assert_eq!(created, [".git/modules/evil/config", "other/.git"]);
+    }
+
+    #[test]
+    fn a_config_is_reported_with_its_key() {
+        let project = Project::new();
+        let roots = [project.root()];
+        let mut before = ProtectedSnapshot::take(&roots);
+        clone_into(&project, "a", &format!("{HARMLESS}[core]\n\tfsmonitor = ./run\n"), "pre-commit");
+        clone_into(&project, "b", "[core]\n\tworktree = /tmp\n", "a.sample");
+        let reasons = |before: &ProtectedSnapshot| {
+            let created = before.find_created(&ProtectedSnapshot::take(&roots));
+            created.into_iter().map(|(_, path)| path.to_string()).collect::<Vec<_>>()
+        };
+        let hooks = "`a/.git/hooks` is a protected path: git runs programs that it names";
+        let [first, second, third] = &reasons(&before)[..] else { panic!("{:?}", reasons(&before)) };
+        let config = "`a/.git/config` is a protected path: git runs programs that it names (`core.fsmonitor`)";
+        assert_eq!([first, second], [config, hooks]);
+        assert!(third.ends_with("the folder that it names (`core.worktree`)"), "{third}");
+        before.accept(&project.root().join("a/.git/config"));
+        assert_eq!(reasons(&before), [hooks, third]);
+    }
+
+    #[test]
+    fn a_worktree_of_a_bare_repository_passes() {
+        let project = Project(tempfile::tempdir().unwrap());
+        project.write(".bare/HEAD", "ref: refs/heads/main\n");
+        project.write(".bare/objects/x", "");
+        project.write(".bare/config", "[core]\n\tfsmonitor = ./mine\n");
+        project.write(".git", "gitdir: ./.bare\n");
+        let (created, _) = project.after(|project| {
+            project.write(".bare/worktrees/w/HEAD", "ref: refs/heads/w\n");
+            project.write(".bare/worktrees/w/commondir", "../..\n");
+            let folder = project.root().join(".bare/worktrees/w").display().to_string();
+            project.write("w/.git", &format!("gitdir: {folder}\n"));
+        });
+        assert_eq!(created, [""; 0]);
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_hides_no_git_folder() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let project = Project::new();
+        let (created, _) = project.after(|project| {
+            clone_into(project, "clone", HARMLESS, "pre-commit");
+            let name = std::ffi::OsStr::from_bytes(b"clone\xff");
+            fs::rename(project.root().join("clone"), project.root().join(name)).unwrap();
+        });
+        assert_eq!(created, ["clone\u{fffd}/.git/hooks"]);
     }
 
     #[test]
@@ -328,7 +403,7 @@ mod tests {
             clone_into(project, "folder599", HARMLESS, "pre-commit");
             clone_into(project, "folder0", HARMLESS, "pre-commit");
         });
-        assert_eq!(created, ["folder0/.git", "folder599/.git"]);
+        assert_eq!(created, ["folder0/.git/hooks", "folder599/.git/hooks"]);
         let (created, _) = project.after(|project| {
             for number in 0..5_000 {
                 fs::create_dir_all(project.root().join(format!(".git/modules/{number}"))).unwrap();

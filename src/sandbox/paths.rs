@@ -2,6 +2,7 @@
 //!
 //! Names are compared case-insensitively, because some file systems do the same.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
@@ -76,7 +77,7 @@ pub struct ProtectedPath {
     pub shown: String,
     /// The listed name that the path contains.
     pub name: &'static str,
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
 }
 
 impl std::fmt::Display for ProtectedPath {

@@ -6,67 +6,97 @@ use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use super::paths::{INNER_GIT, OF_GIT, same_name};
+use super::paths::{INNER_GIT, OF_GIT, is_below, same_name};
 
 /// Larger configs are not harmless.
 const MAX_CONFIG_BYTES: u64 = 256 << 10;
 /// Folders in `modules` and `worktrees` that are searched. If there are more, `modules` itself is not harmless.
 const MAX_INNER: usize = 4096;
 const GIT: &str = ".git";
+/// The file of a worktree that names the git folder with its config and hooks.
+pub(super) const COMMON: &str = "commondir";
+/// A `.git` file begins with this. Everything after it is the path, spaces included.
+pub(super) const GIT_FILE_LABEL: &str = "gitdir: ";
+/// What git takes for spaces in a config.
+const SPACES: [char; 3] = [' ', '\t', '\r'];
+/// Longer keys are not shown to the user.
+const MAX_SHOWN_KEY: usize = 64;
 /// Git takes a folder for a git folder only if it has this.
 pub(super) const HEAD: &str = "HEAD";
 
-/// Keys of a git config that name no program and no other config, as `section.key` in lower case. The name between
-/// section and key is left out.
-const HARMLESS_KEYS: [&str; 41] = [
-    "core.repositoryformatversion",
-    "core.filemode",
-    "core.bare",
-    "core.logallrefupdates",
-    "core.ignorecase",
-    "core.precomposeunicode",
-    "core.symlinks",
-    "core.autocrlf",
-    "core.eol",
-    "core.safecrlf",
-    "core.sharedrepository",
-    "core.sparsecheckout",
-    "core.sparsecheckoutcone",
-    // The files of a submodule; hooks and filters are in its config, which is checked.
-    "core.worktree",
-    "extensions.objectformat",
-    "extensions.refstorage",
-    "extensions.partialclone",
-    "extensions.worktreeconfig",
-    "remote.url",
-    "remote.pushurl",
-    "remote.fetch",
-    "remote.push",
-    "remote.tagopt",
-    "remote.mirror",
-    "remote.prune",
-    "remote.promisor",
-    "remote.partialclonefilter",
-    "remote.pushdefault",
-    "branch.remote",
-    "branch.pushremote",
-    "branch.merge",
-    "branch.rebase",
-    "branch.autosetuprebase",
-    "submodule.url",
-    "submodule.active",
-    "submodule.recurse",
-    "user.name",
-    "user.email",
-    "init.defaultbranch",
-    "pull.rebase",
-    "push.default",
+/// Sections of a git config whose keys only choose hints and colors.
+const HARMLESS_SECTIONS: [&str; 2] = ["advice", "color"];
+
+/// Keys of a git config, by section, that name no program, no other config and no place to write. In lower case; the
+/// name between section and key is left out. `core.worktree` passes only if it names the work tree of its git folder.
+const HARMLESS_KEYS: [(&str, &str); 28] = [
+    (
+        "core",
+        "abbrev autocrlf bare bigfilethreshold checkstat commentchar commitgraph compression eol filemode \
+         ignorecase ignorestat logallrefupdates loosecompression multipackindex precomposeunicode \
+         preloadindex quotepath repositoryformatversion safecrlf sharedrepository sparsecheckout \
+         sparsecheckoutcone splitindex symlinks trustctime untrackedcache warnambiguousrefs whitespace \
+         worktree",
+    ),
+    ("extensions", "objectformat partialclone preciousobjects refstorage relativeworktrees worktreeconfig"),
+    (
+        "remote",
+        "fetch followremotehead gh-resolved mirror partialclonefilter promisor prune prunetags push \
+         pushdefault pushurl skipdefaultupdate skipfetchall tagopt url",
+    ),
+    (
+        "branch",
+        "autosetupmerge autosetuprebase description gh-merge-base github-pr-owner-number merge pushremote \
+         rebase remote sort vscode-merge-base",
+    ),
+    (
+        "submodule",
+        "active alternateerrorstrategy alternatelocation branch fetchjobs fetchrecursesubmodules ignore \
+         recurse shallow url",
+    ),
+    ("user", "email name useconfigonly"),
+    ("init", "defaultbranch"),
+    ("pull", "ff rebase"),
+    ("push", "autosetupremote default followtags gpgsign negotiate recursesubmodules useforceifincludes"),
+    ("fetch", "all fsckobjects output parallel prune prunetags recursesubmodules showforcedupdates writecommitgraph"),
+    ("commit", "cleanup gpgsign status verbose"),
+    ("tag", "gpgsign sort"),
+    ("merge", "autostash branchdesc conflictstyle directoryrenames ff log renamelimit renames stat"),
+    ("rebase", "autosquash autostash forkpoint missingcommitscheck rebasemerges stat updaterefs"),
+    ("rerere", "autoupdate enabled"),
+    (
+        "gc",
+        "aggressivedepth aggressivewindow auto autodetach autopacklimit bigpackthreshold cruftpacks logexpiry \
+         packrefs pruneexpire reflogexpire reflogexpireunreachable worktreepruneexpire writecommitgraph",
+    ),
+    ("maintenance", "auto strategy"),
+    ("index", "recordendofindexentries recordoffsettable skiphash sparse threads version"),
+    (
+        "status",
+        "aheadbehind branch displaycommentprefix relativepaths renamelimit renames short showstash \
+         showuntrackedfiles submodulesummary",
+    ),
+    ("log", "abbrevcommit date decorate diffmerges follow showroot"),
+    (
+        "diff",
+        "algorithm autorefreshindex colormoved colormovedws context ignoresubmodules indentheuristic \
+         interhunkcontext mnemonicprefix noprefix relative renamelimit renames submodule wserrorhighlight",
+    ),
+    ("blame", "ignorerevsfile"),
+    ("checkout", "defaultremote guess workers"),
+    ("worktree", "guessremote userelativepaths"),
+    ("feature", "experimental manyfiles"),
+    ("protocol", "version"),
+    ("http", "postbuffer"),
+    ("lfs", "access repositoryformatversion"),
 ];
+/// The key that names the work tree.
+pub(super) const WORK_TREE: &str = "core.worktree";
 
 /// Returns whether git takes this folder for a git folder. `HEAD` may be a link that leads nowhere.
 pub(super) fn is_git_folder(folder: &Path) -> bool {
     folder.join(HEAD).symlink_metadata().is_ok()
-        && (folder.join("objects").is_dir() || folder.join("commondir").symlink_metadata().is_ok())
+        && (folder.join("objects").is_dir() || folder.join(COMMON).symlink_metadata().is_ok())
 }
 
 /// Returns the parts of a git folder that make git run programs, also of submodules and worktrees. Empty if `git` is
@@ -76,20 +106,23 @@ pub(super) fn program_parts(git: &Path) -> Vec<PathBuf> {
     let mut pending = vec![git.to_owned()];
     let mut searched = 0;
     while let Some(folder) = pending.pop() {
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let Some(name) = name.to_str() else { continue };
-            if OF_GIT.iter().any(|listed| same_name(listed, name)) {
-                found.push(entry.path());
-            } else if INNER_GIT.iter().any(|listed| same_name(listed, name)) {
-                match inner_folders(&entry.path(), &mut searched) {
-                    Some(inner) => pending.extend(inner),
-                    None => found.push(entry.path()),
-                }
+        found.extend(list_named(&folder, &OF_GIT));
+        for inner in list_named(&folder, &INNER_GIT) {
+            // Git follows a link, but the search does not.
+            match inner_folders(&inner, &mut searched).filter(|_| !inner.is_symlink()) {
+                Some(inner) => pending.extend(inner),
+                None => found.push(inner),
             }
         }
     }
     found
+}
+
+/// Returns the entries of a folder that have one of these names.
+fn list_named(folder: &Path, names: &[&str]) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_listed = |name: &str| names.iter().any(|listed| same_name(listed, name));
+    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_listed)).map(|entry| entry.path()).collect()
 }
 
 /// Returns the git folders in `modules` or `worktrees`; `None` if there are too many. Names of submodules may contain
@@ -118,41 +151,85 @@ pub(super) struct GitCheck<'a> {
     pub(super) known: &'a BTreeSet<PathBuf>,
 }
 
+/// A path because of which git runs programs.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct GitProblem {
+    pub(super) path: PathBuf,
+    /// The key of a config that is not harmless.
+    pub(super) key: Option<String>,
+}
+
+impl GitProblem {
+    pub(super) fn of(path: &Path) -> Self {
+        Self { path: path.to_owned(), key: None }
+    }
+}
+
 impl GitCheck<'_> {
-    /// Returns whether git runs no program because of this git folder.
-    pub(super) fn is_harmless_folder(&self, git: &Path) -> bool {
-        program_parts(git).iter().all(|part| self.known.contains(part) || self.is_harmless_entry(part))
+    /// Returns the new parts of a git folder because of which git runs programs.
+    pub(super) fn find_in_folder(&self, git: &Path) -> Vec<GitProblem> {
+        self.find_in_parts(&program_parts(git))
     }
 
-    /// Returns whether git runs no program because of this new part of a git folder, or new `.git` file. Such a file may
-    /// point to a submodule or worktree of the roots, whose parts are checked too.
-    pub(super) fn is_harmless_entry(&self, path: &Path) -> bool {
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
+    fn find_in_parts(&self, parts: &[PathBuf]) -> Vec<GitProblem> {
+        parts.iter().filter(|part| !self.known.contains(*part)).flat_map(|part| self.find_in_entry(part)).collect()
+    }
+
+    /// Returns this new part of a git folder, or new `.git` file, if git runs programs because of it. A file may lead to
+    /// a submodule or worktree of the roots, whose parts are returned instead.
+    pub(super) fn find_in_entry(&self, path: &Path) -> Vec<GitProblem> {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_ascii_lowercase();
         if path.is_symlink() {
-            return false;
+            return vec![GitProblem::of(path)];
         }
-        match name.to_ascii_lowercase().as_str() {
-            "hooks" => fs::read_dir(path).is_ok_and(|entries| {
-                entries.flatten().all(|entry| entry.path().extension().is_some_and(|extension| extension == "sample"))
-            }),
-            "config" | "config.worktree" => read_small(path).is_some_and(|text| is_harmless_config(&text)),
-            "commondir" => leads_to(path, "").is_some_and(|common| path.starts_with(common)),
-            ".git" => leads_to(path, "gitdir:")
-                .is_some_and(|folder| self.is_inner_folder(&folder, path) && self.is_harmless_folder(&folder)),
-            _ => false,
-        }
+        let replaced = match name.as_str() {
+            "hooks" => has_only_samples(path).then(Vec::new),
+            "config" | "config.worktree" => match check_config(path) {
+                Ok(()) => Some(Vec::new()),
+                Err(key) => Some(vec![GitProblem { path: path.to_owned(), key }]),
+            },
+            COMMON => common_folder(path).map(|common| self.find_in_parts(&list_named(&common, &OF_GIT))),
+            GIT => leads_to(path, GIT_FILE_LABEL)
+                .filter(|folder| self.is_inner_folder(folder, path))
+                .map(|folder| self.find_in_folder(&folder))
+                .filter(|problems| problems.iter().all(|problem| is_below(&problem.path, self.roots))),
+            _ => None,
+        };
+        replaced.unwrap_or_else(|| vec![GitProblem::of(path)])
     }
 
-    /// Returns whether a sandbox protects the parts of this git folder, which a `.git` file names: it is in `modules` or
-    /// `worktrees` of a root, or of a work tree around the file.
+    /// Returns whether a sandbox protects the parts of this git folder, which a `.git` file names: it is in `modules`
+    /// or `worktrees` of a root, or of a work tree around the file.
     fn is_inner_folder(&self, folder: &Path, file: &Path) -> bool {
-        let around = file.ancestors().skip(2).filter(|above| self.roots.iter().any(|root| above.starts_with(root)));
-        let gits = self.roots.iter().flat_map(|root| [root.join(GIT), root.clone()]);
-        let gits = gits.chain(around.map(|above| above.join(GIT)));
-        gits.filter(|git| is_git_folder(git)).any(|git| {
-            INNER_GIT.iter().any(|inner| folder.parent().is_some_and(|above| above.starts_with(git.join(inner))))
+        let around = file.ancestors().skip(2).filter(|above| is_below(above, self.roots));
+        let work_trees = self.roots.iter().map(PathBuf::as_path).chain(around);
+        let mut gits = self.roots.iter().cloned().chain(work_trees.filter_map(|folder| self.git_of(folder)));
+        gits.any(|git| {
+            is_git_folder(&git)
+                && INNER_GIT.iter().any(|inner| folder.parent().is_some_and(|above| above.starts_with(git.join(inner))))
         })
     }
+
+    /// Returns the git folder of a work tree. Follows a `.git` file that was there before.
+    fn git_of(&self, work_tree: &Path) -> Option<PathBuf> {
+        let git = work_tree.join(GIT);
+        if git.is_file() && self.known.contains(&git) { leads_to(&git, GIT_FILE_LABEL) } else { Some(git) }
+    }
+}
+
+/// Returns whether no hook in this folder is active.
+fn has_only_samples(hooks: &Path) -> bool {
+    let is_sample = |path: PathBuf| path.extension().is_some_and(|extension| extension == "sample");
+    fs::read_dir(hooks).is_ok_and(|entries| entries.flatten().all(|entry| is_sample(entry.path())))
+}
+
+/// Returns the git folder that this `commondir` shares, if it is the one around `worktrees`. Any other would bring its
+/// own config and hooks.
+fn common_folder(path: &Path) -> Option<PathBuf> {
+    let worktrees = path.ancestors().nth(2)?;
+    let git = worktrees.parent()?.canonicalize().ok()?;
+    let is_worktree = worktrees.file_name().is_some_and(|name| name == "worktrees");
+    (is_worktree && is_git_folder(&git) && leads_to(path, "")? == git).then_some(git)
 }
 
 /// Opens a regular file. Opening a pipe, which a command may have put there, would wait for its other end.
@@ -168,39 +245,82 @@ pub(super) fn read_small(path: &Path) -> Option<String> {
     (text.len() as u64 <= MAX_CONFIG_BYTES).then_some(text)
 }
 
-/// Returns the folder that a file of git names after `label`.
+/// Returns the folder that a file of git names after `label`. As git does, removes only the end of the line: a folder's
+/// name may begin with spaces.
 pub(super) fn leads_to(path: &Path, label: &str) -> Option<PathBuf> {
     let text = read_small(path)?;
-    let named = text.strip_prefix(label)?.trim();
+    let named = text.strip_prefix(label)?.trim_end_matches(['\r', '\n']);
     path.parent()?.join(named).canonicalize().ok()
 }
 
-/// Returns whether a git config has only keys that name no program. A line that is not understood may name one.
-fn is_harmless_config(text: &str) -> bool {
+/// Fails if a git config may name a program, with its key if that is known.
+fn check_config(path: &Path) -> Result<(), Option<String>> {
+    let text = read_small(path).ok_or(None)?;
+    for (key, value) in parse_config(&text)? {
+        let (section, name) = key.split_once('.').unwrap_or_default();
+        let is_listed = HARMLESS_SECTIONS.contains(&section)
+            || HARMLESS_KEYS
+                .iter()
+                .any(|(listed, names)| *listed == section && names.split(' ').any(|listed| listed == name));
+        // `ext::` names a program, and other helpers may. The name of a remote can also be an address.
+        let is_harmless = is_listed && !value.contains("::") && (key != WORK_TREE || is_own_work_tree(path, value));
+        if !is_harmless {
+            return Err(displayable_key(key));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether the `core.worktree` of a config is the folder whose `.git` is or names the folder of the config.
+/// Elsewhere, git would overwrite files outside of the project.
+fn is_own_work_tree(config: &Path, value: &str) -> bool {
+    // Git ends a value at a comment, and some versions change tabs.
+    if value.contains(['#', ';', '\t']) {
+        return false;
+    }
+    let find = || {
+        let git = config.parent()?.canonicalize().ok()?;
+        let entry = git.join(value).canonicalize().ok()?.join(GIT);
+        let owner = if entry.is_dir() { entry.canonicalize().ok() } else { leads_to(&entry, GIT_FILE_LABEL) };
+        Some(owner? == git)
+    };
+    find().unwrap_or(false)
+}
+
+/// Returns the keys of a git config as `section.key` in lower case, with their values. Fails if a line is not
+/// understood, with its key if that is known.
+pub(super) fn parse_config(text: &str) -> Result<Vec<(String, &str)>, Option<String>> {
+    let mut found = Vec::new();
     let mut section = String::new();
-    for line in text.lines().map(str::trim) {
+    for line in text.lines().map(|line| line.trim_matches(SPACES)) {
         if line.is_empty() || line.starts_with(['#', ';']) {
             continue;
         }
-        // A value that continues on the next line would hide a key.
-        if line.ends_with('\\') {
-            return false;
-        }
         if let Some(header) = line.strip_prefix('[') {
-            let Some((name, rest)) = header.split_once(']') else { return false };
-            if !rest.trim().is_empty() {
-                return false;
+            let (name, rest) = header.split_once(']').ok_or(None)?;
+            if !rest.is_empty() {
+                return Err(None);
             }
             section = name.split([' ', '"', '.']).next().unwrap_or_default().to_ascii_lowercase();
             continue;
         }
         let (key, value) = line.split_once('=').unwrap_or((line, ""));
-        let key = format!("{section}.{}", key.trim().to_ascii_lowercase());
-        // `ext::` names a program, and other helpers may.
-        let names_helper = key.ends_with("url") && value.contains("::");
-        if names_helper || !HARMLESS_KEYS.contains(&key.as_str()) {
-            return false;
+        let key = format!("{section}.{}", key.trim_matches(SPACES).to_ascii_lowercase());
+        // Git removes quotes, and a value that continues on the next line would hide a key.
+        if value.contains(|c: char| c == '"' || c == '\\' || (c.is_ascii_control() && c != '\t')) {
+            return Err(displayable_key(key));
         }
+        found.push((key, value.trim_matches(SPACES)));
     }
-    true
+    Ok(found)
 }
+
+/// Returns a key if it can be shown to the user.
+fn displayable_key(key: String) -> Option<String> {
+    let is_plain = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || c == '.' || c == '-');
+    Some(key).filter(|key| key.len() <= MAX_SHOWN_KEY && is_plain(key))
+}
+
+#[cfg(test)]
+#[path = "protected_git_tests.rs"]
+mod tests;

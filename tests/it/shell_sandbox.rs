@@ -253,9 +253,15 @@ fn git_outside_runs_nothing_that_a_command_left() {
                   echo 'gitdir: ../.git/modules/m700' > sub/.git; git config -f .git/modules/m700/config RAN";
     let root = "git init -q --bare . && rm -rf hooks && git config -f config core.bare false && \
                 git config -f config core.worktree $PWD && git config -f config RAN";
-    for (has_git, command, folder) in
-        [(true, submodule, "project"), (true, decoys, "project/sub"), (false, root, "project")]
-    {
+    let common = "git init -q --bare x && rm -r x/HEAD x/hooks && mkdir x/.git && echo .. > x/.git/commondir && \
+                  echo 'ref: refs/heads/main' > x/.git/HEAD && git config -f x/config core.bare false && \
+                  git config -f x/config RAN";
+    for (has_git, command, folder) in [
+        (true, submodule, "project"),
+        (true, decoys, "project/sub"),
+        (false, root, "project"),
+        (false, common, "project/x"),
+    ] {
         let sandbox = Sandbox::new();
         if has_git {
             git(&sandbox, "project", &["init", "-q"]);
@@ -342,7 +348,9 @@ fn a_harmless_clone_passes_and_instructions_are_reported() {
     let worse = json!({"command": "printf '[core]\\nfsmonitor = ./run\\n' >> x/.git/config"});
     client.prompt(&session, &format!("/developer.shell {worse}"));
     assert_eq!(requests.borrow().len(), 1);
-    assert!(!sandbox.path("project/x/.git").exists());
+    assert!(requests.borrow()[0].to_string().contains("(`core.fsmonitor`)"), "{:?}", requests.borrow());
+    assert!(!sandbox.path("project/x/.git/config").exists());
+    assert!(sandbox.path("project/x/.git/HEAD").exists(), "the repository stays");
 }
 
 #[test]

@@ -159,7 +159,7 @@ impl Binding {
             };
             let argument = arguments.iter().find(|(_, value)| value.as_str() == Some(given));
             let argument = argument.map_or("path", |(argument, _)| argument.as_str());
-            Some((argument, ProtectedPath { shown, name: listed.0, reason: listed.1 }))
+            Some((argument, ProtectedPath { shown, name: listed.0, reason: listed.1.into() }))
         };
         files::all_named(arguments).into_iter().filter_map(one).collect()
     }
