@@ -9,9 +9,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::git_index::{Submodules, find_submodules};
+use super::git_index::find_submodules;
 use super::paths::{
-    MAKES_GIT_FOLDER, OF_GIT, PROTECTED, ProtectedPath, RUNS_PROGRAMS_OF_GIT, find_protected, same_name,
+    MAKES_GIT_FOLDER, OF_GIT, PROTECTED, ProtectedPath, RUNS_PROGRAMS_OF_GIT, find_protected, is_below, same_name,
 };
 use super::protected_git::{COMMON, GitCheck, GitProblem, HEAD, WORK_TREE, is_git_folder, program_parts};
 
@@ -40,11 +40,13 @@ impl ProtectedSnapshot {
 
     fn add_root(&mut self, root: &Path) {
         self.add_bare(root);
+        let mut has_git = false;
         for entry in fs::read_dir(root).into_iter().flatten().flatten() {
             let path = entry.path();
             let name = entry.file_name();
             let name = name.to_string_lossy();
             if same_name(GIT, &name) {
+                has_git = true;
                 self.add_work_tree(root, path);
             } else if PROTECTED.iter().any(|(listed, _)| same_name(listed, &name)) {
                 self.paths.insert(path);
@@ -55,6 +57,9 @@ impl ProtectedSnapshot {
                     self.add_work_tree(&path, git);
                 }
             }
+        }
+        if !has_git {
+            self.add_submodules_around(root);
         }
     }
 
@@ -69,9 +74,16 @@ impl ProtectedSnapshot {
     /// Adds the git folder of a work tree, and those of its submodules at any depth.
     fn add_work_tree(&mut self, folder: &Path, git: PathBuf) {
         self.add_git(git);
-        let Submodules { gits, unknown } = find_submodules(folder);
-        gits.into_iter().for_each(|git| self.add_git(git));
-        self.paths.extend(unknown);
+        find_submodules(folder).into_iter().for_each(|git| self.add_git(git));
+    }
+
+    /// Adds the submodules in the watched folders that belong to a work tree around `folder`.
+    fn add_submodules_around(&mut self, folder: &Path) {
+        let has_git = |above: &&Path| above.join(GIT).symlink_metadata().is_ok();
+        let Some(work_tree) = folder.ancestors().skip(1).find(has_git) else { return };
+        let found = find_submodules(work_tree);
+        let watched: Vec<PathBuf> = found.into_iter().filter(|git| is_below(git, &self.folders)).collect();
+        watched.into_iter().for_each(|git| self.add_git(git));
     }
 
     fn add_git(&mut self, path: PathBuf) {

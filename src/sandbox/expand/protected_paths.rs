@@ -81,7 +81,7 @@ fn find(root: &Path) -> Vec<PathBuf> {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             let is_folder = path.is_dir() && !path.is_symlink();
             if same_name(GIT, name) {
-                for git in find_submodules(&folder).gits.into_iter().chain([path]) {
+                for git in find_submodules(&folder).into_iter().chain([path]) {
                     if git.is_dir() && !git.is_symlink() {
                         parts_of_git(&git, &mut found);
                     } else {
