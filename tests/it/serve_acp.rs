@@ -608,7 +608,7 @@ fn an_initialize_that_is_no_request_gets_an_error() {
     assert_eq!(post(&server, &own, None, escaped).status, 200);
 }
 
-/// The turn of a deleted session ends, whoever deletes it.
+/// The turn of a deleted session ends, also if another client deletes it.
 #[tokio::test]
 async fn another_client_ends_the_turn_that_it_deletes() {
     let sandbox = Sandbox::new();

@@ -266,7 +266,7 @@ fn git_folder(root: &Path, home: &Path) -> Option<PathBuf> {
     }
     let entry = top.join(".git");
     if entry.is_symlink() {
-        // It could lead to any folder, and whoever made the project made the link.
+        // It could lead to any folder, and the maker of the project made the link.
         return None;
     }
     if entry.is_dir() {

@@ -267,7 +267,7 @@ fn a_folder_of_write_keeps_no_new_protected_path() {
     }
 }
 
-/// Whoever made the project made its links.
+/// The maker of a project makes its links.
 #[test]
 fn a_link_of_the_project_opens_no_hidden_path() {
     for layers in ["", "no-namespaces,preferred"] {
