@@ -293,7 +293,9 @@ impl SnapshotBuilder<'_> {
             folders.extend(root.ancestors().take_while(|folder| folder.starts_with(top)).map(Path::to_owned));
         }
         let mut room = self.workspace.limits.file_bytes;
-        for path in folders.iter().flat_map(|folder| IGNORE_FILES.map(|name| folder.join(name))) {
+        let paths = folders.iter().flat_map(|folder| IGNORE_FILES.map(|name| folder.join(name)));
+        // Most folders have none, and this is the cheapest way to know.
+        for path in paths.filter(|path| path.symlink_metadata().is_ok()) {
             let Some(name) = path.to_str().filter(|_| self.workspace.hidden.covering(&path).is_none()) else {
                 continue;
             };
