@@ -212,16 +212,21 @@ fn at_a_terminal_it_is_an_agent_like_any_other() {
     assert_eq!((run.code, run.stdout.trim()), (0, "hello from outside"), "{run:?}");
     let run = sandbox.skein(&["run", "-a", "echo", "permit Launch"]);
     assert!(run.stdout.contains("chosen my-no"), "nobody is there to ask: {run:?}");
+    let run = sandbox.skein(&["run", "-a", "echo", "--json", "say hi"]);
+    assert_eq!((&run.json()["text"], &run.json()["mode"]), (&json!("hi"), &json!("default")), "{run:?}");
+    let shown = sandbox.skein(&["sessions", "list", "--json"]).json();
+    assert_eq!(shown.as_array().map(Vec::len), Some(3));
+    let run = sandbox.skein(&["run", "@echo/default say by name"]);
+    assert!(run.stdout.contains("by name"), "{run:?}");
+}
+
+#[test]
+fn a_refused_permission_request_counts() {
+    let sandbox = with_echo(&[]);
     let run = sandbox.skein(&["run", "-a", "echo", "--json", "permit-untitled Launch"]);
     assert_eq!((run.code, &run.json()["refused_calls"][0]["tool"]), (5, &json!("Launch")), "{run:?}");
     assert_eq!(run.json()["refused_calls"].as_array().map(Vec::len), Some(1), "{run:?}");
     assert!(run.stderr.contains("asked about `Launch`; it was refused: no user allowed it"), "{run:?}");
-    let run = sandbox.skein(&["run", "-a", "echo", "--json", "say hi"]);
-    assert_eq!((&run.json()["text"], &run.json()["mode"]), (&json!("hi"), &json!("default")), "{run:?}");
-    let shown = sandbox.skein(&["sessions", "list", "--json"]).json();
-    assert_eq!(shown.as_array().map(Vec::len), Some(4));
-    let run = sandbox.skein(&["run", "@echo/default say by name"]);
-    assert!(run.stdout.contains("by name"), "{run:?}");
 }
 
 /// The talk so far is told to an agent that did not hear it.
