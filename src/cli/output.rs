@@ -171,7 +171,8 @@ impl CommandError {
             }
             CommandError::Refused { calls, is_auto: true } => (
                 refusal_text(calls, "\n  "),
-                "each refusal names the hook, the rule or the protected path; `skein permissions` lists your rules"
+                "change the hook that refuses it. For a protected path or a denied call, only a rule helps: the refusal \
+                 names it, and `skein permissions` lists yours"
                     .to_owned(),
             ),
             CommandError::Refused { calls, is_auto: false } => (
