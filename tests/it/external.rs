@@ -224,8 +224,9 @@ fn at_a_terminal_it_is_an_agent_like_any_other() {
 fn a_refused_permission_request_counts() {
     let sandbox = with_echo(&[]);
     let run = sandbox.skein(&["run", "-a", "echo", "--json", "permit-untitled Launch"]);
-    assert_eq!((run.code, &run.json()["refused_calls"][0]["tool"]), (5, &json!("Launch")), "{run:?}");
-    assert_eq!(run.json()["refused_calls"].as_array().map(Vec::len), Some(1), "{run:?}");
+    let refused = serde_json::from_str::<Value>(&run.stdout).unwrap()["refused_calls"].clone();
+    assert_eq!((run.code, &refused[0]["tool"]), (5, &json!("Launch")), "{run:?}");
+    assert_eq!(refused.as_array().map(Vec::len), Some(1), "{run:?}");
     assert!(run.stderr.contains("asked about `Launch`; it was refused: no user allowed it"), "{run:?}");
 }
 
