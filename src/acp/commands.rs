@@ -30,10 +30,24 @@ const BUILTIN_COMMANDS: [&str; 6] = [TOOLS, COMPACT, RESOURCES, TUTORIAL, UNDO, 
 
 /// Enters the session's mode, and returns an update with every command. Remembers it as the one sent last.
 pub(super) async fn update(open: &ClientSession) -> acp::SessionUpdate {
+    update_and_subscribe(open).await.0
+}
+
+/// Does the same as [`update`], and also returns what reports the next change of a list, for [`watch`].
+pub(super) async fn update_and_subscribe(open: &ClientSession) -> (acp::SessionUpdate, ListChanges) {
     let entered = open.enter().await.ok();
+    let changes = subscribe(entered.as_deref());
     let update = list(open, entered.as_deref()).await;
     open.set_commands(&update);
-    acp::SessionUpdate::AvailableCommandsUpdate(update)
+    (acp::SessionUpdate::AvailableCommandsUpdate(update), changes)
+}
+
+/// What reports that a service has changed one of its lists.
+pub(super) type ListChanges = Vec<Receiver<u64>>;
+
+/// Returns what reports changes of lists from now on. Call it before the lists are read, so that no change is missed.
+fn subscribe(binding: Option<&Binding>) -> ListChanges {
+    binding.map(Binding::list_changes).unwrap_or_default()
 }
 
 /// Returns every command of the session's mode. A mode without a binding could not be entered, and has only built-in
@@ -77,14 +91,12 @@ pub(super) async fn update_if_changed(open: &ClientSession, binding: Option<&Bin
     Some(acp::SessionUpdate::AvailableCommandsUpdate(now))
 }
 
-/// Sends changed commands to the client, also between turns, when a service reports that its lists have changed. Runs
-/// until the session is closed.
-pub(super) async fn watch(open: Weak<ClientSession>, updates: Arc<Updates>) {
+/// Sends changed commands to the client, also between turns, when a service reports that its lists have changed.
+/// `changes` are those of the commands that were sent last. Runs until the session is closed.
+pub(super) async fn watch(open: Weak<ClientSession>, updates: Arc<Updates>, mut changes: ListChanges) {
     let signs = open.upgrade().map(|open| (open.closed.clone(), Arc::clone(&open.commands_changed)));
     let Some((closed, retold)) = signs else { return };
     loop {
-        // Boxed, because this task waits most of the time and would keep room for a large future.
-        let Some(mut changes) = Box::pin(send_changes(&open, &updates)).await else { return };
         let changed = changes.iter_mut().map(|changes| {
             let changed = async {
                 // The service has ended and will not report changes.
@@ -102,16 +114,18 @@ pub(super) async fn watch(open: Weak<ClientSession>, updates: Arc<Updates>) {
             () = retold.notified() => {}
             _ = changed => {}
         }
+        // Boxed, because this task waits most of the time and would keep room for a large future.
+        let Some(next) = Box::pin(send_changes(&open, &updates)).await else { return };
+        changes = next;
     }
 }
 
 /// Sends the commands if they have changed. Returns what reports the next change of a list. `None` if the session is
 /// closed. Does not keep it open.
-async fn send_changes(open: &Weak<ClientSession>, updates: &Updates) -> Option<Vec<Receiver<u64>>> {
+async fn send_changes(open: &Weak<ClientSession>, updates: &Updates) -> Option<ListChanges> {
     let now = open.upgrade()?;
-    let binding = now.session.binding().await;
-    let changes = binding.map(|binding| binding.list_changes()).unwrap_or_default();
     let entered = now.enter().await.ok();
+    let changes = subscribe(entered.as_deref());
     if let Some(update) = update_if_changed(&now, entered.as_deref()).await {
         updates.send(update);
     }

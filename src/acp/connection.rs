@@ -275,7 +275,8 @@ impl ClientSession {
 
     pub(super) fn set_commands(&self, update: &acp::AvailableCommandsUpdate) {
         let before = lock(&self.commands).replace(update.clone());
-        if before.as_ref() != Some(update) {
+        // `commands::watch` starts with the first ones.
+        if before.is_some_and(|before| before != *update) {
             self.commands_changed.notify_one();
         }
     }

@@ -349,10 +349,10 @@ pub(super) async fn finish_setup(
     client: &ConnectionTo<Client>,
     open: &Arc<ClientSession>,
 ) {
-    let commands = tokio::select! {
+    let (commands, changes) = tokio::select! {
         biased;
         () = open.closed.cancelled() => return,
-        commands = super::commands::update(open) => commands,
+        updated = super::commands::update_and_subscribe(open) => updated,
     };
     let mut updates = vec![commands];
     // The options of an external agent are known only once it has opened a session.
@@ -366,5 +366,5 @@ pub(super) async fn finish_setup(
     }
     options::watch_external(connection, open);
     connection.send_pending_notices(client, open);
-    connection.spawn(super::commands::watch(Arc::downgrade(open), Arc::clone(&open.viewer)));
+    connection.spawn(super::commands::watch(Arc::downgrade(open), Arc::clone(&open.viewer), changes));
 }
