@@ -15,21 +15,22 @@ use super::wire::{AddressVersion, InsideTarget};
 
 /// Maximum size of a table of ports.
 const MAX_TABLE: u64 = 4 << 20;
+/// Room for the sockets of most sandboxes, about 400.
+const USUAL_TABLE: usize = 64 << 10;
 
 impl SandboxProcess {
     /// Returns the ports on which processes inside listen.
     pub async fn listening_ports(&self) -> io::Result<Vec<u16>> {
-        let mut tables = String::new();
+        let mut tables = Vec::new();
         for version in [AddressVersion::V4, AddressVersion::V6] {
             match self.open_inside(InsideTarget::PortTable(version)).await {
-                // The kernel makes the text without waiting for anything.
-                Ok(table) => drop(File::from(table).take(MAX_TABLE).read_to_string(&mut tables)?),
+                Ok(table) => tables.push(table),
                 // A machine without IPv6 has no such table.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(listening_ports(&tables))
+        tokio::task::spawn_blocking(|| read_tables(tables)).await.map_err(io::Error::other)?
     }
 
     async fn open_inside(&self, target: InsideTarget) -> io::Result<OwnedFd> {
@@ -47,6 +48,16 @@ impl SandboxProcess {
             None => Ok(stream),
         }
     }
+}
+
+/// Reads the listening ports from tables of the kernel. Each read searches the sockets of the whole machine, which takes
+/// milliseconds, so it needs few reads and a thread of its own.
+fn read_tables(tables: Vec<OwnedFd>) -> io::Result<Vec<u16>> {
+    let mut text = String::with_capacity(USUAL_TABLE);
+    for table in tables {
+        File::from(table).take(MAX_TABLE).read_to_string(&mut text)?;
+    }
+    Ok(listening_ports(&text))
 }
 
 impl InsideNetwork for SandboxProcess {

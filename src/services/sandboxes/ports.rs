@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tracing::debug;
 
 use crate::sandbox::proxy::{InsideNetwork, PortForwards, PortGate};
@@ -56,7 +57,7 @@ impl PortWatch {
         Some(watch)
     }
 
-    /// Looks more often, because a command starts.
+    /// Looks soon and then more often, because a command starts.
     pub(super) fn expect_change(&self) {
         self.changed.notify_one();
     }
@@ -82,13 +83,19 @@ impl Watcher {
     /// question.
     async fn run(&self, changed: &Notify, mut known: HashSet<u16>) {
         let mut pause = SHORTEST_PAUSE;
+        let mut next = Instant::now() + pause;
         let mut seen: HashSet<u16> = HashSet::new();
         loop {
             tokio::select! {
                 biased;
                 () = self.tasks.cancelled().cancelled() => return,
-                () = changed.notified() => pause = SHORTEST_PAUSE,
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                // A look takes the kernel milliseconds, and a command that has just started listens nowhere yet.
+                () = changed.notified() => {
+                    pause = SHORTEST_PAUSE;
+                    next = next.min(Instant::now() + pause);
+                    continue;
+                }
+                () = tokio::time::sleep_until(next) => pause = (pause * 2).min(LONGEST_PAUSE),
             }
             let ports = match self.process.listening_ports().await {
                 Ok(ports) => ports,
@@ -104,6 +111,7 @@ impl Watcher {
             if ports.iter().any(|port| !known.contains(port)) {
                 pause = SHORTEST_PAUSE;
             }
+            next = Instant::now() + pause;
             seen = ports;
         }
     }
