@@ -3,6 +3,7 @@
 //! Invariant: knows the specs of tools and never calls one.
 
 pub mod offline;
+mod chat_history;
 mod completions;
 mod failure;
 mod gemini;

@@ -4,8 +4,10 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
+use serde_json::json;
+
 use super::*;
-use crate::conversation::ToolResult;
+use crate::conversation::{Content, Message, MessagePart, Role, ToolResult};
 use crate::llm::ProviderEndpoint;
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";

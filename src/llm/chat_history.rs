@@ -1,0 +1,155 @@
+//! Converts the messages of a conversation to those of a request.
+//!
+//! A provider refuses a conversation with a part that it does not take, and with it every later request. So each part
+//! becomes one that the provider takes.
+
+use genai::adapter::AdapterKind;
+use genai::chat::{CacheControl, ChatMessage, ChatRole, ContentPart, ToolCall, ToolResponse};
+use serde_json::{Map, Value, json};
+
+use super::ModelRequest;
+use super::media::content_part;
+use crate::conversation::{Content, Message, MessagePart, Role};
+
+/// Maximum length of a tool name that every provider accepts.
+const MAX_NAME: usize = 64;
+/// Stands for a message of the user without any text or media. Without the message, the roles would not alternate.
+const NO_TEXT: &str = "(no text)";
+/// Characters that the model sees again of arguments that are not a JSON object.
+const MAX_WRONG_ARGUMENTS: usize = 1000;
+
+/// Converts the system prompt and the messages of a request.
+pub(super) fn chat_history(request: &ModelRequest, dialect: AdapterKind) -> Vec<ChatMessage> {
+    let mut messages: Vec<ChatMessage> = Vec::with_capacity(request.messages.len() + 1);
+    if !request.system.is_empty() {
+        // Tools and system prompt stay the same while messages change, so the provider caches them separately.
+        messages.push(ChatMessage::system(request.system.to_string()).with_options(CacheControl::Ephemeral));
+    }
+    for message in request.messages.iter().flat_map(|message| chat_messages(message, dialect)) {
+        match messages.last_mut() {
+            // Some models expect alternating roles, so consecutive user messages are merged, such as a summary and a
+            // prompt.
+            Some(last) if last.role == ChatRole::User && message.role == ChatRole::User => {
+                last.content.extend(message.content);
+            }
+            _ => messages.push(message),
+        }
+    }
+    // Later requests repeat all messages up to this one, so the provider may cache them.
+    if let Some(last) = messages.last_mut() {
+        last.options = Some(CacheControl::Ephemeral.into());
+    }
+    messages
+}
+
+/// Converts a message. Tool results become a separate message; their images follow in a user message. Blank texts stay
+/// out: Anthropic refuses a conversation with one, and with it every later request.
+fn chat_messages(message: &Message, dialect: AdapterKind) -> Vec<ChatMessage> {
+    let role = match message.role {
+        Role::User => ChatRole::User,
+        Role::Assistant => ChatRole::Assistant,
+    };
+    let calls_tools = message.parts.iter().any(|part| matches!(part, MessagePart::ToolUse(_)));
+    let mut parts = Vec::new();
+    let mut results = Vec::new();
+    for part in &message.parts {
+        match part {
+            MessagePart::Content(Content::Text(text) | Content::Injected(text)) if text.trim().is_empty() => {}
+            MessagePart::Content(content) => parts.push(content_part(content, dialect)),
+            // DeepSeek refuses calls without the thoughts that led to them.
+            MessagePart::Thought(text) if dialect == AdapterKind::DeepSeek && calls_tools => {
+                parts.push(ContentPart::ReasoningContent(text.clone()));
+            }
+            MessagePart::Thought(_) => {}
+            MessagePart::ToolUse(call) => parts.push(ContentPart::ToolCall(ToolCall {
+                call_id: call.id.clone(),
+                fn_name: sendable_name(&call.name),
+                fn_arguments: sendable(&call.arguments),
+                thought_signatures: None,
+            })),
+            MessagePart::ToolResult(result) => {
+                let text: Vec<_> = result.content.iter().filter_map(Content::as_text).collect();
+                let text = if result.is_error { format!("error: {}", text.join("\n")) } else { text.join("\n") };
+                let mut response = ToolResponse::new(result.id.clone(), text);
+                response.fn_name = Some(sendable_name(&result.name));
+                results.push(ContentPart::ToolResponse(response));
+                let others = result.content.iter().filter(|content| content.as_text().is_none());
+                parts.extend(others.map(|content| content_part(content, dialect)));
+            }
+        }
+    }
+    if role == ChatRole::User && parts.is_empty() && results.is_empty() {
+        parts.push(ContentPart::Text(NO_TEXT.to_owned()));
+    }
+    // Some providers require the results of one answer's calls in one message.
+    let results = (!results.is_empty()).then(|| ChatMessage::tool(results));
+    let said = (!parts.is_empty()).then(|| ChatMessage::new(role, parts));
+    results.into_iter().chain(said).collect()
+}
+
+/// Converts arguments that are not a JSON object into one. Providers reject a conversation with such a call, and with
+/// it every later request. The model has already received an error for the call.
+fn sendable(arguments: &Value) -> Value {
+    match arguments {
+        Value::Object(_) => arguments.clone(),
+        Value::Null => Value::Object(Map::new()),
+        other => {
+            let text = other.as_str().map_or_else(|| other.to_string(), str::to_owned);
+            json!({"not_a_json_object": text.chars().take(MAX_WRONG_ARGUMENTS).collect::<String>()})
+        }
+    }
+}
+
+/// Replaces characters that providers reject in a tool name. A model may call a made-up name that contains them.
+fn sendable_name(name: &str) -> String {
+    // Each request contains the names of all calls so far, and nearly all of them are plain.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(is_plain) {
+        return name.to_owned();
+    }
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    let name: String = name.chars().take(MAX_NAME).map(plain).collect();
+    if name.is_empty() { "unnamed".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn what_is_said_beside_a_prompt_is_sent_before_it_as_text() {
+        let message = Message::user(vec![Content::Injected("beside".to_owned()), Content::text("hello")]);
+        let [sent] = chat_messages(&message, AdapterKind::OpenAI).try_into().expect("one message");
+        assert_eq!(sent.content.texts(), ["beside", "hello"]);
+    }
+
+    #[test]
+    fn blank_texts_are_not_sent() {
+        let message = |role, texts: &[&str]| {
+            let parts = texts.iter().map(|text| MessagePart::Content(Content::text(*text))).collect();
+            Arc::new(Message { role, parts })
+        };
+        let messages = vec![
+            message(Role::User, &["one", "", " \n"]),
+            message(Role::Assistant, &["two", ""]),
+            message(Role::User, &["  "]),
+            message(Role::Assistant, &["three"]),
+            message(Role::User, &["four"]),
+            message(Role::Assistant, &["\n"]),
+            message(Role::User, &["five"]),
+        ];
+        let request = ModelRequest { system: "".into(), tools: Arc::from([]), messages };
+        let sent = chat_history(&request, AdapterKind::Anthropic);
+        let sent: Vec<_> = sent.iter().map(|message| (message.role.clone(), message.content.texts())).collect();
+        let expected = [
+            (ChatRole::User, vec!["one"]),
+            (ChatRole::Assistant, vec!["two"]),
+            (ChatRole::User, vec![NO_TEXT]),
+            (ChatRole::Assistant, vec!["three"]),
+            (ChatRole::User, vec!["four", "five"]),
+        ];
+        assert_eq!(sent, expected);
+    }
+}
