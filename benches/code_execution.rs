@@ -73,7 +73,7 @@ impl Notifier for Ear {
 
 fn calls(calls: &[(&str, Value)]) -> Vec<StreamEvent> {
     let wish = |(name, arguments): &(&str, Value)| {
-        StreamEvent::ToolUse(ToolUse { id: String::new(), name: (*name).to_owned(), arguments: arguments.clone() })
+        StreamEvent::ToolUse(ToolUse::new(String::new(), (*name).to_owned(), arguments.clone()))
     };
     let done = StreamEvent::Done { stop: ModelStop::Finished, usage: Usage::default() };
     calls.iter().map(wish).chain([done]).collect()

@@ -117,6 +117,29 @@ pub struct ToolUse {
     /// The name the model sees: `service__tool`.
     pub name: String,
     pub arguments: Value,
+    /// The model's signature of the call, if it signs its calls. Only in the message of the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<CallSignature>,
+}
+
+/// The signature of a call. It stands for the thoughts that led to the call, and means nothing to other models.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallSignature {
+    /// The model that signed, as `provider:model`.
+    pub model: String,
+    pub value: String,
+}
+
+impl ToolUse {
+    /// Returns a call without a signature.
+    pub fn new(id: String, name: String, arguments: Value) -> Self {
+        Self { id, name, arguments, signature: None }
+    }
+
+    /// Returns the call as those see it who cannot use its signature.
+    pub fn without_signature(&self) -> Self {
+        Self::new(self.id.clone(), self.name.clone(), self.arguments.clone())
+    }
 }
 
 /// The result of a tool call.
@@ -192,6 +215,20 @@ mod tests {
         let kept = serde_json::to_value(&message).unwrap();
         assert_eq!(kept["parts"][0], json!({"content": {"aside": "beside"}}));
         assert_eq!(serde_json::from_value::<Message>(kept).unwrap(), message);
+    }
+
+    #[test]
+    fn a_call_is_stored_with_its_signature() {
+        let call = ToolUse::new("1".to_owned(), "read".to_owned(), json!({"path": "a"}));
+        // Stores of earlier versions have calls without the field.
+        let unsigned = json!({"id": "1", "name": "read", "arguments": {"path": "a"}});
+        assert_eq!(serde_json::to_value(&call).unwrap(), unsigned);
+        assert_eq!(serde_json::from_value::<ToolUse>(unsigned).unwrap(), call);
+        let signature = CallSignature { model: "google:gemini-3-pro".to_owned(), value: "abc=".to_owned() };
+        let signed = ToolUse { signature: Some(signature), ..call.clone() };
+        let stored = serde_json::to_value(&signed).unwrap();
+        assert_eq!(serde_json::from_value::<ToolUse>(stored).unwrap(), signed);
+        assert_eq!(signed.without_signature(), call);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod overflow;
 mod queue;
 pub mod remote;
 pub mod replay;
+mod request_rules;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -143,7 +144,10 @@ impl StreamEvent {
     pub fn size(&self) -> usize {
         match self {
             StreamEvent::Text(text) | StreamEvent::Thought(text) => text.len(),
-            StreamEvent::ToolUse(call) => call.name.len() + size_of_json(&call.arguments),
+            StreamEvent::ToolUse(call) => {
+                let signature = call.signature.as_ref().map_or(0, |signature| signature.value.len());
+                call.name.len() + size_of_json(&call.arguments) + signature
+            }
             StreamEvent::Done { .. } | StreamEvent::Queued { .. } => 0,
         }
     }

@@ -139,7 +139,7 @@ impl AcpAsker {
         let id: Arc<str> = random_id("asked").into();
         question.call = Some(Arc::clone(&id));
         let arguments = Value::Object(question.arguments.clone());
-        let call = ToolUse { id: id.to_string(), name: question.tool.clone(), arguments };
+        let call = ToolUse::new(id.to_string(), question.tool.clone(), arguments);
         let by = caller(question.by.as_deref(), question.calling_services());
         let announced = calls::tool_call(&call, by.as_deref(), None, &self.plan, &self.folder);
         self.wire.send_update(&self.session.0, acp::SessionUpdate::ToolCall(announced));
@@ -175,7 +175,7 @@ impl AcpAsker {
         }
         let line = change.map(|change| change.line);
         let locations = target.map(|target| vec![acp::ToolCallLocation::new(target.path.clone()).line(line)]);
-        let call = ToolUse { id: id.to_string(), name: question.tool, arguments };
+        let call = ToolUse::new(id.to_string(), question.tool, arguments);
         let kind = calls::kind(&call.name, &self.plan);
         let said = calls::claims_with_title(&call.name, question.title, &self.plan);
         let title = match (own_title, question.always.host()) {

@@ -300,7 +300,7 @@ impl Exchange {
     }
 
     async fn call(&self, call: &ToolUse, view: &ExchangeView, cancel: &CancellationToken) -> CallResult {
-        self.notifier.log(Event::ToolStarted { call: call.clone(), by: None });
+        self.notifier.log(Event::ToolStarted { call: call.without_signature(), by: None });
         let seen = Arc::default();
         let called = match self.code_for(call) {
             _ if cancel.is_cancelled() => CallResult { outcome: ToolOutcome::cancelled(), refused: None },

@@ -218,8 +218,7 @@ mod tests {
     }
 
     fn calls(ids: &[&str]) -> Message {
-        let call =
-            |id: &&str| MessagePart::ToolUse(ToolUse { id: (*id).to_owned(), name: "t".into(), arguments: json!({}) });
+        let call = |id: &&str| MessagePart::ToolUse(ToolUse::new((*id).to_owned(), "t".into(), json!({})));
         Message { role: Role::Assistant, parts: ids.iter().map(call).collect() }
     }
 

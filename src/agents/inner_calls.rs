@@ -64,7 +64,7 @@ impl InnerCallSink for InnerCallLog {
         let number = state.last;
         if !state.is_closed {
             state.open.insert(number, tool.clone());
-            let call = ToolUse { id: self.id(number), name: tool, arguments: Value::Object(arguments) };
+            let call = ToolUse::new(self.id(number), tool, Value::Object(arguments));
             let services: Vec<String> = chain.iter().map(ToString::to_string).collect();
             // The lock keeps the order: a call that has begun also ends before the log is closed.
             self.notifier.log(Event::ToolStarted { call, by: Some(services.join(" → ")) });

@@ -161,7 +161,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_an_answer_that_comes_to_its_end_counts() {
-        let call = ToolUse { id: "1".to_owned(), name: "a".to_owned(), arguments: json!({}) };
+        let call = ToolUse::new("1".to_owned(), "a".to_owned(), json!({}));
         let failed = LlmError::Failed { model: "scripted".to_owned(), reason: "no".to_owned() };
         for (said, expected) in [
             (vec![text("{\"verdict\":"), text("\"read_only\"}"), done(ModelStop::Finished)], true),

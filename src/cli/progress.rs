@@ -111,7 +111,7 @@ impl TerminalNotifier {
         for event in event.native_events() {
             match event {
                 Event::ToolStarted { call, by } => {
-                    let ToolUse { id, name, arguments } = call.clone();
+                    let ToolUse { id, name, arguments, .. } = call.clone();
                     state.open_calls.insert(id, RefusedCall { tool: name, arguments, by: by.clone() });
                 }
                 Event::ToolEnded { id, outcome, .. } => {

@@ -284,7 +284,7 @@ impl ClientRequest<'_> {
         let asks = matches!(binding.simulate_call(&name, &arguments), Ok(GateDecision::Ask(_)));
         let notifier = self.client.notifier().filter(|_| asks);
         if let Some(notifier) = &notifier {
-            let call = ToolUse { id: id.clone(), name: name.clone(), arguments: Value::Object(arguments.clone()) };
+            let call = ToolUse::new(id.clone(), name.clone(), Value::Object(arguments.clone()));
             lock(&self.client.relay).log_own(notifier.as_ref(), Event::ToolStarted { call, by: None });
         }
         let permitted = binding.permit(&name, &arguments, &context).await;
@@ -323,7 +323,7 @@ impl ClientRequest<'_> {
         let title = title.unwrap_or_else(|| "something it does not name".to_owned());
         let refuse = || {
             let arguments = input.clone().unwrap_or_else(|| json!({}));
-            let shown = ToolUse { id: self.client.calls.issue(), name: title.clone(), arguments };
+            let shown = ToolUse::new(self.client.calls.issue(), title.clone(), arguments);
             lock(&self.client.relay).refuse(&id, shown);
         };
         let level = self.binding.binding.approval();

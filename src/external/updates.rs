@@ -308,7 +308,7 @@ impl UpdateRelay {
         if !self.calls.contains_key(&id) {
             let name = fields.name.clone().or(fields.title.clone()).unwrap_or_else(|| id.clone());
             let arguments = fields.raw_input.clone().unwrap_or_else(|| json!({}));
-            let call = ToolUse { id: id.clone(), name: name.clone(), arguments };
+            let call = ToolUse::new(id.clone(), name.clone(), arguments);
             means.push(Event::ToolStarted { call, by: None });
             let started = ActiveCall { name, is_refused: false, changed: Vec::new(), locations: Vec::new() };
             self.calls.insert(id.clone(), started);

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::ModelRequest;
 use super::media::content_part;
+use super::request_rules::RequestRules;
 use crate::conversation::{Content, Message, MessagePart, Role};
 
 /// Maximum length of a tool name that every provider accepts.
@@ -19,13 +20,13 @@ const NO_TEXT: &str = "(no text)";
 const MAX_WRONG_ARGUMENTS: usize = 1000;
 
 /// Converts the system prompt and the messages of a request.
-pub(super) fn chat_history(request: &ModelRequest, dialect: AdapterKind) -> Vec<ChatMessage> {
+pub(super) fn chat_history(request: &ModelRequest, rules: &RequestRules) -> Vec<ChatMessage> {
     let mut messages: Vec<ChatMessage> = Vec::with_capacity(request.messages.len() + 1);
     if !request.system.is_empty() {
         // Tools and system prompt stay the same while messages change, so the provider caches them separately.
         messages.push(ChatMessage::system(request.system.to_string()).with_options(CacheControl::Ephemeral));
     }
-    for message in request.messages.iter().flat_map(|message| chat_messages(message, dialect)) {
+    for message in request.messages.iter().flat_map(|message| chat_messages(message, rules)) {
         match messages.last_mut() {
             // Some models expect alternating roles, so consecutive user messages are merged, such as a summary and a
             // prompt.
@@ -44,7 +45,7 @@ pub(super) fn chat_history(request: &ModelRequest, dialect: AdapterKind) -> Vec<
 
 /// Converts a message. Tool results become a separate message; their images follow in a user message. Blank texts stay
 /// out: Anthropic refuses a conversation with one, and with it every later request.
-fn chat_messages(message: &Message, dialect: AdapterKind) -> Vec<ChatMessage> {
+fn chat_messages(message: &Message, rules: &RequestRules) -> Vec<ChatMessage> {
     let role = match message.role {
         Role::User => ChatRole::User,
         Role::Assistant => ChatRole::Assistant,
@@ -55,18 +56,21 @@ fn chat_messages(message: &Message, dialect: AdapterKind) -> Vec<ChatMessage> {
     for part in &message.parts {
         match part {
             MessagePart::Content(Content::Text(text) | Content::Injected(text)) if text.trim().is_empty() => {}
-            MessagePart::Content(content) => parts.push(content_part(content, dialect)),
+            MessagePart::Content(content) => parts.push(content_part(content, rules.dialect)),
             // DeepSeek refuses calls without the thoughts that led to them.
-            MessagePart::Thought(text) if dialect == AdapterKind::DeepSeek && calls_tools => {
+            MessagePart::Thought(text) if rules.dialect == AdapterKind::DeepSeek && calls_tools => {
                 parts.push(ContentPart::ReasoningContent(text.clone()));
             }
             MessagePart::Thought(_) => {}
-            MessagePart::ToolUse(call) => parts.push(ContentPart::ToolCall(ToolCall {
-                call_id: call.id.clone(),
-                fn_name: sendable_name(&call.name),
-                fn_arguments: sendable(&call.arguments),
-                thought_signatures: None,
-            })),
+            MessagePart::ToolUse(call) => {
+                let is_first = !parts.iter().any(ContentPart::is_tool_call);
+                parts.push(ContentPart::ToolCall(ToolCall {
+                    call_id: call.id.clone(),
+                    fn_name: sendable_name(&call.name),
+                    fn_arguments: sendable(&call.arguments),
+                    thought_signatures: rules.find_signature(call, is_first).map(|signature| vec![signature]),
+                }));
+            }
             MessagePart::ToolResult(result) => {
                 let text: Vec<_> = result.content.iter().filter_map(Content::as_text).collect();
                 let text = if result.is_error { format!("error: {}", text.join("\n")) } else { text.join("\n") };
@@ -74,7 +78,7 @@ fn chat_messages(message: &Message, dialect: AdapterKind) -> Vec<ChatMessage> {
                 response.fn_name = Some(sendable_name(&result.name));
                 results.push(ContentPart::ToolResponse(response));
                 let others = result.content.iter().filter(|content| content.as_text().is_none());
-                parts.extend(others.map(|content| content_part(content, dialect)));
+                parts.extend(others.map(|content| content_part(content, rules.dialect)));
             }
         }
     }
@@ -118,10 +122,14 @@ mod tests {
 
     use super::*;
 
+    fn rules(dialect: AdapterKind) -> RequestRules {
+        RequestRules::new(dialect, "provider:model", "model")
+    }
+
     #[test]
     fn what_is_said_beside_a_prompt_is_sent_before_it_as_text() {
         let message = Message::user(vec![Content::Injected("beside".to_owned()), Content::text("hello")]);
-        let [sent] = chat_messages(&message, AdapterKind::OpenAI).try_into().expect("one message");
+        let [sent] = chat_messages(&message, &rules(AdapterKind::OpenAI)).try_into().expect("one message");
         assert_eq!(sent.content.texts(), ["beside", "hello"]);
     }
 
@@ -141,7 +149,7 @@ mod tests {
             message(Role::User, &["five"]),
         ];
         let request = ModelRequest { system: "".into(), tools: Arc::from([]), messages };
-        let sent = chat_history(&request, AdapterKind::Anthropic);
+        let sent = chat_history(&request, &rules(AdapterKind::Anthropic));
         let sent: Vec<_> = sent.iter().map(|message| (message.role.clone(), message.content.texts())).collect();
         let expected = [
             (ChatRole::User, vec!["one"]),

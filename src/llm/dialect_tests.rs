@@ -112,7 +112,7 @@ fn rich_request() -> ModelRequest {
     };
     let text = |text: &str| MessagePart::Content(Content::text(text));
     let call = |id: &str, arguments: Value| {
-        MessagePart::ToolUse(ToolUse { id: id.to_owned(), name: "developer__read file".to_owned(), arguments })
+        MessagePart::ToolUse(ToolUse::new(id.to_owned(), "developer__read file".to_owned(), arguments))
     };
     let result = |id: &str, content: Vec<Content>, is_error: bool| {
         MessagePart::ToolResult(ToolResult { id: id.to_owned(), name: "read".to_owned(), content, is_error })
@@ -159,7 +159,7 @@ async fn requests_have_the_bytes_of_genai() {
 async fn only_deepseek_gets_the_thoughts_before_calls() {
     let mut request = prompt("hello");
     let part = |text: &str| MessagePart::Content(Content::text(text));
-    let call = ToolUse { id: "a".to_owned(), name: "read".to_owned(), arguments: json!({}) };
+    let call = ToolUse::new("a".to_owned(), "read".to_owned(), json!({}));
     let result = ToolResult { id: "a".to_owned(), name: "read".to_owned(), content: Vec::new(), is_error: false };
     let of_model = |parts| Arc::new(Message { role: Role::Assistant, parts });
     request.messages.extend([
@@ -338,6 +338,45 @@ async fn gemini_says_why_it_gave_no_answer() {
     }
 }
 
+#[tokio::test]
+async fn gemini_gets_the_signatures_of_its_calls_back() {
+    let call = |number: u32| json!({"functionCall": {"name": "read", "args": {"number": number}}});
+    let mut first = call(1);
+    first["thoughtSignature"] = json!("c2lnbmVk");
+    let piece = json!({"candidates": [{"content": {"parts": [first, call(2)]}, "finishReason": "STOP"}]});
+    for (provider, model, expected) in [
+        ("google", "gemini-3-pro", json!(["c2lnbmVk", null])),
+        ("google", "gemini-pro-latest", json!(["c2lnbmVk", null])),
+        // Another model answers the next request.
+        ("google", "gemini-4-pro", json!(["skip_thought_signature_validator", null])),
+    ] {
+        let server = TwiceServer::new(format!("{HEAD}data: {piece}\n\n"), 4096);
+        let signer = if model == "gemini-4-pro" { "gemini-3-pro" } else { model };
+        let mut request = prompt("hello");
+        let answer = events(&server.provider_of(provider, signer), &request).await;
+        let calls = answer.into_iter().filter_map(|event| match event.unwrap() {
+            StreamEvent::ToolUse(call) => Some(call),
+            _ => None,
+        });
+        let (mut uses, mut results) = (Vec::new(), Vec::new());
+        for (number, call) in calls.enumerate() {
+            let call = ToolUse { id: format!("call-{number}"), ..call };
+            let (id, name) = (call.id.clone(), call.name.clone());
+            results.push(MessagePart::ToolResult(ToolResult { id, name, content: Vec::new(), is_error: false }));
+            uses.push(MessagePart::ToolUse(call));
+        }
+        // The store keeps messages as JSON.
+        let stored = serde_json::to_string(&Message { role: Role::Assistant, parts: uses }).unwrap();
+        request.messages.push(Arc::new(serde_json::from_str(&stored).unwrap()));
+        request.messages.push(Arc::new(Message { role: Role::User, parts: results }));
+        events(&server.provider_of(provider, model), &request).await;
+        let body: Value = serde_json::from_str(&server.thread.join().unwrap()[1]).unwrap();
+        let parts = body["contents"][1]["parts"].as_array().unwrap();
+        let sent: Vec<_> = parts.iter().map(|part| part["thoughtSignature"].clone()).collect();
+        assert_eq!(Value::Array(sent), expected, "{model}: {body}");
+    }
+}
+
 /// genai repeats the call for each index that is missing before it.
 #[tokio::test]
 async fn a_call_behind_missing_indexes_is_one_call() {
@@ -345,7 +384,7 @@ async fn a_call_behind_missing_indexes_is_one_call() {
     let server = TwiceServer::new(format!("{HEAD}data: {call}\n\ndata: [DONE]\n\n"), 4096);
     let events = events(&server.provider("gpt-4o"), &prompt("hello")).await;
     let uses: Vec<_> = events.iter().filter(|event| matches!(event, Ok(StreamEvent::ToolUse(_)))).collect();
-    let read = ToolUse { id: "a".to_owned(), name: "read".to_owned(), arguments: json!({}) };
+    let read = ToolUse::new("a".to_owned(), "read".to_owned(), json!({}));
     assert_eq!(uses, [&Ok(StreamEvent::ToolUse(read))]);
 }
 

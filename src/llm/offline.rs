@@ -53,7 +53,7 @@ fn next_move(request: &ModelRequest) -> OfflineReply {
         Ok((name, arguments)) => {
             // The number of messages grows with every request. The exchange replaces an id that occurs twice.
             let id = format!("offline-{}", request.messages.len());
-            OfflineReply::Call(ToolUse { id, name, arguments: Value::Object(arguments) })
+            OfflineReply::Call(ToolUse::new(id, name, Value::Object(arguments)))
         }
         Err(unclear) => OfflineReply::Say(unclear.to_string()),
     }

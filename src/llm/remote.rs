@@ -24,6 +24,7 @@ use super::failure::{FailureKind, ProviderSecrets, RequestFailure};
 use super::gemini::{self, PromptBlock};
 use super::known_providers::{KNOWN, KnownProvider, OWN};
 use super::queue::{QueueTicket, RequestPlace, RequestQueue};
+use super::request_rules::RequestRules;
 use super::{
     LlmError, MAX_ANSWER, ModelInfo, ModelRegistry, ModelRequest, ModelStop, OfferedTool, Price, Provider,
     RequestOrigin, StreamEvent,
@@ -45,6 +46,7 @@ pub struct HttpProvider {
     /// Kept to remove them from error texts.
     secrets: ProviderSecrets,
     target: ServiceTarget,
+    rules: RequestRules,
     facts: ModelInfo,
     /// The requests with this provider key.
     queue: RequestQueue,
@@ -109,8 +111,9 @@ impl HttpProvider {
         let limits = configured.map(|address| address.limits).unwrap_or_default();
         let queue = models.queues.queue(target.endpoint.base_url(), key.as_deref(), limits);
         let secrets = ProviderSecrets::new(key.as_deref(), target.endpoint.base_url());
+        let rules = RequestRules::new(known.kind, &name.to_string(), model);
         let (name, origin) = (name.clone(), RequestOrigin::default());
-        Ok(Self { name, client, completions, secrets, target, facts, queue, origin })
+        Ok(Self { name, client, completions, secrets, target, rules, facts, queue, origin })
     }
 
     /// Returns the same model, which genai always asks, for the fuzzer.
@@ -121,7 +124,7 @@ impl HttpProvider {
 
     /// Converts a request to the types of the client that sends it.
     fn prepare(&self, request: &ModelRequest) -> PreparedRequest {
-        let messages = chat_history(request, self.target.model.adapter_kind);
+        let messages = chat_history(request, &self.rules);
         match &self.completions {
             Some(client) => {
                 let (client, tools) = (Arc::clone(client), Arc::clone(&request.tools));
@@ -310,10 +313,10 @@ impl HttpProvider {
                 let is_gemini = self.target.model.adapter_kind == AdapterKind::Gemini;
                 match is_gemini.then(|| gemini::find_break(&end)).flatten() {
                     Some(reason) => pending.push_back(Err(self.cut(&reason))),
-                    None => pending.extend(end_events(end).into_iter().map(Ok)),
+                    None => pending.extend(end_events(end, &self.rules).into_iter().map(Ok)),
                 }
             }
-            // genai returns the complete calls with the end event.
+            // genai returns the complete calls with the end event, and their signatures with them.
             Ok(
                 ChatStreamEvent::ToolCallChunk(_)
                 | ChatStreamEvent::ThoughtSignatureChunk(_)
@@ -346,7 +349,7 @@ impl Arguments {
     }
 }
 
-fn end_events(end: StreamEnd) -> Vec<StreamEvent> {
+fn end_events(end: StreamEnd, rules: &RequestRules) -> Vec<StreamEvent> {
     let usage = end.captured_usage.unwrap_or_default();
     let count = |tokens: Option<i32>| tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or_default();
     let cached = usage.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens);
@@ -364,7 +367,8 @@ fn end_events(end: StreamEnd) -> Vec<StreamEvent> {
             Value::String(text) if text.trim().is_empty() && stop != ModelStop::Length => Value::Object(Map::new()),
             other => other,
         };
-        StreamEvent::ToolUse(ToolUse { id: call.call_id, name: call.fn_name, arguments })
+        let signature = rules.sign(call.thought_signatures);
+        StreamEvent::ToolUse(ToolUse { id: call.call_id, name: call.fn_name, arguments, signature })
     });
     calls.chain([StreamEvent::Done { stop, usage }]).collect()
 }

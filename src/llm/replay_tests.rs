@@ -34,7 +34,7 @@ async fn heard(model: &dyn Provider, request: ModelRequest) -> Vec<Result<Stream
 async fn a_recording_plays_what_was_said() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("talk.jsonl");
-    let call = ToolUse { id: "1".into(), name: "developer__shell".into(), arguments: json!({"command": "ls"}) };
+    let call = ToolUse::new("1".into(), "developer__shell".into(), json!({"command": "ls"}));
     let usage = Usage { input: 3, output: 2, cached: 1 };
     let text = |text: &str| Ok(StreamEvent::Text(text.into()));
     let done = |stop| Ok(StreamEvent::Done { stop, usage });

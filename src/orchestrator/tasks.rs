@@ -341,7 +341,7 @@ mod tests {
     fn announced_tasks_are_sorted_or_form_a_cycle() {
         let call = |name: &str, after: &[&str]| {
             let arguments = json!({"task": "do", "name": name, "after": after});
-            MessagePart::ToolUse(ToolUse { id: name.to_owned(), name: DELEGATE.to_owned(), arguments })
+            MessagePart::ToolUse(ToolUse::new(name.to_owned(), DELEGATE.to_owned(), arguments))
         };
         let message = |parts: Vec<MessagePart>| Message { role: Role::Assistant, parts };
         let said = message(vec![call("c", &["a", "b"]), call("b", &["a"]), call("a", &["gone"])]);

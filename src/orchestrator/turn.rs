@@ -276,7 +276,7 @@ fn decision_events(decision: &RoutingDecision) -> Vec<Event> {
     let plan = Activity::TodoList(decision.routes.iter().map(step).collect());
     let activity = if decision.is_compound() { vec![plan] } else { Vec::new() };
     let outcome = ToolOutcome { structured: Some(decision.to_json()), ..ToolOutcome::text(decision_text(decision)) };
-    let call = ToolUse { id: id.clone(), name: ROUTE.to_owned(), arguments };
+    let call = ToolUse::new(id.clone(), ROUTE.to_owned(), arguments);
     vec![Event::ToolStarted { call, by: None }, Event::ToolEnded { id, name: ROUTE.to_owned(), outcome, activity }]
 }
 
@@ -334,7 +334,7 @@ fn calls(decision: &RoutingDecision, prompt: &[Content], text: &str) -> Vec<Mess
         if !context.trim().is_empty() {
             arguments["context"] = Value::String(context.trim().to_owned());
         }
-        MessagePart::ToolUse(ToolUse { id: name(place), name: DELEGATE.to_owned(), arguments })
+        MessagePart::ToolUse(ToolUse::new(name(place), DELEGATE.to_owned(), arguments))
     };
     decision.routes.iter().enumerate().map(call).collect()
 }

@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn started(id: &str) -> Event {
-        let call = ToolUse { id: id.to_owned(), name: "shell".to_owned(), arguments: json!({}) };
+        let call = ToolUse::new(id.to_owned(), "shell".to_owned(), json!({}));
         Event::ToolStarted { call, by: None }
     }
 

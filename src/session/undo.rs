@@ -121,7 +121,7 @@ mod tests {
     use crate::tool::ToolOutcome;
 
     fn called(id: &str, name: &str, arguments: Value, outcome: ToolOutcome) -> [Event; 2] {
-        let call = ToolUse { id: id.to_owned(), name: name.to_owned(), arguments };
+        let call = ToolUse::new(id.to_owned(), name.to_owned(), arguments);
         let (id, name) = (id.to_owned(), name.to_owned());
         [Event::ToolStarted { call, by: None }, Event::ToolEnded { id, name, outcome, activity: Vec::new() }]
     }

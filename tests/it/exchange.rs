@@ -70,7 +70,7 @@ pub(crate) fn says(text: &str) -> Said {
 
 pub(crate) fn calls(calls: &[(&str, Value)]) -> Said {
     let wishes = calls.iter().enumerate().map(|(index, (name, arguments))| {
-        let call = ToolUse { id: format!("call-{index}"), name: (*name).to_owned(), arguments: arguments.clone() };
+        let call = ToolUse::new(format!("call-{index}"), (*name).to_owned(), arguments.clone());
         Ok(StreamEvent::ToolUse(call))
     });
     wishes.chain([done()]).collect()
@@ -282,7 +282,7 @@ async fn a_model_that_never_ends_is_stopped() {
 async fn an_answer_that_is_cut_off_is_kept_and_its_wishes_are_not() {
     let stage = Stage::new();
     let broken = LlmError::Unusable { model: "script".into(), reason: "the line went dead".into() };
-    let wish = ToolUse { id: "1".into(), name: "developer__list_dir".into(), arguments: json!({"path": "."}) };
+    let wish = ToolUse::new("1".into(), "developer__list_dir".into(), json!({"path": "."}));
     let cut = vec![Ok(StreamEvent::Text("I was about to".into())), Ok(StreamEvent::ToolUse(wish)), Err(broken)];
     let (ending, history) = stage.turn("coding/security", &Script::new(vec![cut])).await;
     assert!(matches!(&ending, StopReason::Failed { why, .. } if why.contains("the line went dead")), "{ending:?}");
@@ -302,7 +302,7 @@ fn lost() -> Result<StreamEvent, LlmError> {
 #[tokio::test]
 async fn an_answer_that_was_cut_off_is_taken_up_where_it_stopped() {
     let stage = Stage::new();
-    let wish = ToolUse { id: "1".into(), name: "developer__shell".into(), arguments: json!({"command": "touch made"}) };
+    let wish = ToolUse::new("1".into(), "developer__shell".into(), json!({"command": "touch made"}));
     let model = Script::new(vec![
         vec![text("Let me look at "), Ok(StreamEvent::ToolUse(wish)), lost()],
         // It ends without its end marker.
@@ -376,7 +376,7 @@ async fn whoever_waits_for_a_model_can_stop_waiting() {
 async fn every_call_has_an_id_of_its_own_whatever_the_model_calls_it() {
     let stage = Stage::new();
     let list = |id: &str| {
-        let call = ToolUse { id: id.into(), name: "developer__list_dir".into(), arguments: json!({"path": "."}) };
+        let call = ToolUse::new(id.into(), "developer__list_dir".into(), json!({"path": "."}));
         Ok(StreamEvent::ToolUse(call))
     };
     let model = Script::new(vec![

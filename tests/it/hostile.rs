@@ -260,7 +260,7 @@ async fn images_thoughts_and_usage_go_over_the_wire() {
     let remote = remote("openai:scripted", &model);
     let exchange = stage.exchange("goose/planner", &remote, TurnLimits::default()).await;
     let image = |data: &str| Content::Image { mime: "image/png".into(), data: data.into() };
-    let call = ToolUse { id: "1".into(), name: "camera__shoot".into(), arguments: json!({}) };
+    let call = ToolUse::new("1".into(), "camera__shoot".into(), json!({}));
     let result = ToolResult {
         id: "1".into(),
         name: "camera__shoot".into(),

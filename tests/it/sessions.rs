@@ -25,7 +25,7 @@ fn message(role: Role, text: &str) -> NewEvent {
 /// A prompt, a call that fails, an answer, and the end of the turn.
 fn turn(prompt: &str, answer: &str) -> Vec<NewEvent> {
     let (id, name) = ("1".to_owned(), "developer__read".to_owned());
-    let call = ToolUse { id: id.clone(), name: name.clone(), arguments: json!({"path": "notes.md"}) };
+    let call = ToolUse::new(id.clone(), name.clone(), json!({"path": "notes.md"}));
     let outcome = ToolOutcome::error("there is no file ```notes.md```\nlook elsewhere");
     let end = TurnEnd { ending: StopReason::failure("the line was cut"), usage: Usage::default() };
     vec![

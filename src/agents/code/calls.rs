@@ -78,7 +78,7 @@ impl Exchange {
         let inner = async |request: FunctionCall| {
             let id = format!("{}.{}", call.id, request.number);
             let name = tool(request.function).to_owned();
-            let inner = ToolUse { id, name, arguments: Value::Object(request.arguments) };
+            let inner = ToolUse::new(id, name, Value::Object(request.arguments));
             let outcome = self.call_inner(&inner, view, cancel).await;
             if let Ok(mut last) = refused_now.lock() {
                 *last = outcome.refused.then_some(inner.name);

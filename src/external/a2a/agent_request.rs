@@ -70,7 +70,7 @@ impl RequestContext<'_> {
             _ => Map::new(),
         };
         let id = random_id("call");
-        let call = ToolUse { id: id.clone(), name: name.clone(), arguments: Value::Object(arguments.clone()) };
+        let call = ToolUse::new(id.clone(), name.clone(), Value::Object(arguments.clone()));
         self.notifier.log(Event::ToolStarted { call, by: None });
         let context = CallContext::new(Arc::clone(&bound.session)).with_cancel(self.cancel.child_token()).with_id(&id);
         let called = tokio::select! {
@@ -109,7 +109,7 @@ impl RequestContext<'_> {
         let (call, input) = (random_id("call"), details.get("arguments").filter(|input| !input.is_null()).cloned());
         let refuse = || {
             let arguments = input.clone().unwrap_or_else(|| json!({}));
-            let shown = ToolUse { id: call.clone(), name: title.clone(), arguments };
+            let shown = ToolUse::new(call.clone(), title.clone(), arguments);
             refusal_events(shown).into_iter().for_each(|event| self.notifier.log(event));
         };
         let level = bound.binding.approval();

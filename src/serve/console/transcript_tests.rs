@@ -45,7 +45,7 @@ fn events_with(text: &str) -> Vec<Event> {
         Activity::Terminal { id: text() },
     ];
     let ended = |ending| Event::TurnEnded { end: TurnEnd { ending, usage: Usage::default() } };
-    let call = ToolUse { id: text(), name: text(), arguments: json!({ text(): text() }) };
+    let call = ToolUse::new(text(), text(), json!({ text(): text() }));
     vec![
         message(Role::User, parts.clone()),
         message(Role::Assistant, parts),
@@ -91,7 +91,7 @@ fn plain_of(text: &str) -> String {
 
 #[test]
 fn calls_diffs_and_lists_are_shown() {
-    let call = ToolUse { id: "c".to_owned(), name: "developer__shell".to_owned(), arguments: json!({"command": "ls"}) };
+    let call = ToolUse::new("c".to_owned(), "developer__shell".to_owned(), json!({"command": "ls"}));
     let started = rendered(&Event::ToolStarted { call, by: Some("coding/qa".to_owned()) });
     assert!(started.contains("developer__shell") && started.contains("Call of coding/qa"), "{started}");
     let changed = diff("a.txt", "one\ntwo\n", "one\nthree\n", &DiffBudget::default()).into_string();

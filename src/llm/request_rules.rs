@@ -1,0 +1,93 @@
+//! Knows what the provider of a model takes in a request, where providers of one dialect differ.
+
+use genai::adapter::AdapterKind;
+
+use crate::conversation::{CallSignature, ToolUse};
+
+/// What Google accepts as the signature of a call that another model made.
+const UNSIGNED: &str = "skip_thought_signature_validator";
+
+/// What the provider of a model takes in a request.
+#[derive(Debug, Clone)]
+pub(super) struct RequestRules {
+    pub(super) dialect: AdapterKind,
+    /// The model as `provider:model`, if it signs its calls.
+    signer: Option<String>,
+    /// Whether the provider refuses an answer whose first call has no signature.
+    requires_signatures: bool,
+}
+
+impl RequestRules {
+    /// Returns the rules for a model, which users call `name` and the provider `model`.
+    pub(super) fn new(dialect: AdapterKind, name: &str, model: &str) -> Self {
+        let signs = dialect == AdapterKind::Gemini;
+        Self {
+            dialect,
+            signer: signs.then(|| name.to_owned()),
+            requires_signatures: signs && requires_signatures(model),
+        }
+    }
+
+    /// Returns the signature of a call that the model made, from those in its answer.
+    pub(super) fn sign(&self, signatures: Option<Vec<String>>) -> Option<CallSignature> {
+        let model = self.signer.clone()?;
+        Some(CallSignature { model, value: signatures?.into_iter().next()? })
+    }
+
+    /// Returns the signature to send with a call. The signature of another model would be refused. Calls that a model
+    /// makes at once have one signature, with the first of them.
+    pub(super) fn find_signature(&self, call: &ToolUse, is_first: bool) -> Option<String> {
+        let signer = self.signer.as_ref()?;
+        let own = call.signature.as_ref().filter(|signature| signature.model == *signer);
+        match own {
+            Some(signature) => Some(signature.value.clone()),
+            None => (is_first && self.requires_signatures).then(|| UNSIGNED.to_owned()),
+        }
+    }
+}
+
+/// Returns true for the Gemini models from version 3 on, and for names without a version, such as `gemini-pro-latest`.
+fn requires_signatures(model: &str) -> bool {
+    let version = model.split_once("gemini-").map(|(_, version)| version);
+    version.is_some_and(|version| !version.starts_with(['1', '2']))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn signed(model: &str) -> ToolUse {
+        let call = ToolUse::new("1".to_owned(), "read".to_owned(), json!({}));
+        let signature = Some(CallSignature { model: model.to_owned(), value: "abc=".to_owned() });
+        ToolUse { signature, ..call }
+    }
+
+    #[test]
+    fn a_model_gets_only_its_own_signatures() {
+        let rules = |model: &str| RequestRules::new(AdapterKind::Gemini, &format!("google:{model}"), model);
+        let call = signed("google:gemini-3-pro");
+        let sent = |model: &str, is_first| rules(model).find_signature(&call, is_first);
+        assert_eq!(sent("gemini-3-pro", true).as_deref(), Some("abc="));
+        assert_eq!(sent("gemini-3-pro", false).as_deref(), Some("abc="));
+        for model in ["gemini-3-flash", "gemini-4-pro", "gemini-flash-latest"] {
+            assert_eq!(sent(model, true).as_deref(), Some(UNSIGNED), "{model}");
+            assert_eq!(sent(model, false), None, "{model}");
+        }
+        for model in ["gemini-2.5-pro", "gemini-1.5-flash", "gemma-3-27b-it"] {
+            assert_eq!(sent(model, true), None, "{model}");
+        }
+    }
+
+    #[test]
+    fn only_gemini_signs_calls() {
+        let rules = |dialect| RequestRules::new(dialect, "p:gemini-3-pro", "gemini-3-pro");
+        let signatures = || Some(vec!["a".to_owned(), "b".to_owned()]);
+        let expected = CallSignature { model: "p:gemini-3-pro".to_owned(), value: "a".to_owned() };
+        assert_eq!(rules(AdapterKind::Gemini).sign(signatures()), Some(expected));
+        assert_eq!(rules(AdapterKind::Gemini).sign(None), None);
+        assert_eq!(rules(AdapterKind::Anthropic).sign(signatures()), None);
+        assert_eq!(rules(AdapterKind::OpenAI).find_signature(&signed("p:gemini-3-pro"), true), None);
+    }
+}
