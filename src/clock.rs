@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use jiff::civil::Date;
+use jiff::fmt::rfc2822;
 use jiff::tz::TimeZone;
 
 /// Returns the milliseconds since 1970.
@@ -53,6 +54,13 @@ pub fn parse(text: &str) -> Option<u64> {
     u64::try_from(timestamp.as_second().checked_mul(1000)?).ok()
 }
 
+/// Parses a time in the form of HTTP headers, such as `Sun, 15 Nov 2026 09:30:00 GMT`. Returns milliseconds since 1970.
+/// `None` if it has another form, or is before 1970.
+pub fn parse_http(text: &str) -> Option<u64> {
+    let timestamp = rfc2822::DateTimeParser::new().parse_timestamp(text.trim()).ok()?;
+    u64::try_from(timestamp.as_millisecond()).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +78,8 @@ mod tests {
         for at in (0..4_200_000_000_000).step_by(86_400_000 * 17 + 12_345_000) {
             assert_eq!(parse(&iso(at)), Some(at / 1000 * 1000));
         }
+        assert_eq!(parse_http(" Tue, 29 Feb 2000 00:00:00 GMT"), Some(951_782_400_000));
+        assert_eq!(parse_http("2000-02-29T00:00:00Z"), None);
         assert_eq!(moment(951_827_696_000), "2000-02-29 12:34 UTC");
         assert_eq!(ago(now() - 7_300_000), "2 h ago");
     }

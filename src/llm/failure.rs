@@ -8,6 +8,7 @@ use reqwest::header::HeaderMap;
 
 use super::gemini::BLOCK_REASON;
 use super::overflow;
+use crate::clock;
 use crate::network::is_trust_failure;
 
 /// Minimum length of a key or a value in the query of an address that is hidden; shorter ones protect nothing and occur
@@ -120,10 +121,18 @@ impl RequestFailure {
     }
 }
 
+/// Returns how long the provider asks to wait: a number, or until a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let text = |name: &str| headers.get(name)?.to_str().ok();
+    let number = |name: &str| text(name)?.trim().parse::<f64>().ok();
     let milliseconds = number("retry-after-ms").map(|wait| wait / 1000.0);
-    Duration::try_from_secs_f64(milliseconds.or_else(|| number("retry-after"))?).ok()
+    if let Some(seconds) = milliseconds.or_else(|| number("retry-after")) {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let until = clock::parse_http(text("retry-after")?)?;
+    // The clocks of the provider and of this machine may differ.
+    let now = text("date").and_then(clock::parse_http).unwrap_or_else(clock::now);
+    Some(Duration::from_millis(until.saturating_sub(now)))
 }
 
 /// Returns the kind of a failed connection. A server that is not trusted now is not trusted a moment later.
@@ -164,6 +173,8 @@ fn chain(error: &dyn Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use reqwest::header::{HeaderName, HeaderValue};
+
     use super::*;
 
     #[test]
@@ -185,6 +196,27 @@ mod tests {
         };
         assert_eq!(reason("k", "invalid x-api-key"), "it answered 401 Unauthorized: invalid x-api-key");
         assert_eq!(reason("sk-12345", "not sk-12345"), "it answered 401 Unauthorized: not (the key)");
+    }
+
+    #[test]
+    fn a_wait_is_a_number_or_lasts_until_a_date() {
+        let wait = |fields: &[(&'static str, &str)]| {
+            let headers = fields.iter().map(|&(name, value)| {
+                (HeaderName::from_static(name), value.parse::<HeaderValue>().expect("a header value"))
+            });
+            retry_after(&headers.collect())
+        };
+        let (until, date) = ("Wed, 18 Nov 2026 16:00:30 GMT", "Wed, 18 Nov 2026 16:00:00 GMT");
+        let seconds = |seconds: u64| Some(Duration::from_secs(seconds));
+        assert_eq!(wait(&[("retry-after", "7")]), seconds(7));
+        assert_eq!(wait(&[("retry-after", "7"), ("retry-after-ms", "2000")]), seconds(2));
+        assert_eq!(wait(&[("retry-after", until), ("retry-after-ms", "2000")]), seconds(2));
+        assert_eq!(wait(&[("retry-after", until), ("date", date)]), seconds(30));
+        assert_eq!(wait(&[("retry-after", date), ("date", until)]), seconds(0));
+        assert_eq!(wait(&[("retry-after", "Mon, 01 Jan 2001 00:00:00 GMT")]), seconds(0));
+        for wrong in ["-1", "soon", "Mon, 18 Nov 2026 16:00:30 GMT", "inf"] {
+            assert_eq!(wait(&[("retry-after", wrong)]), None, "{wrong}");
+        }
     }
 
     #[tokio::test]
