@@ -3,7 +3,6 @@
 //! A provider refuses a conversation with a part that it does not take, and with it every later request. So each part
 //! becomes one that the provider takes.
 
-use genai::adapter::AdapterKind;
 use genai::chat::{CacheControl, ChatMessage, ChatRole, ContentPart, ToolCall, ToolResponse};
 use serde_json::{Map, Value, json};
 
@@ -56,9 +55,9 @@ fn chat_messages(message: &Message, rules: &RequestRules) -> Vec<ChatMessage> {
     for part in &message.parts {
         match part {
             MessagePart::Content(Content::Text(text) | Content::Injected(text)) if text.trim().is_empty() => {}
-            MessagePart::Content(content) => parts.push(content_part(content, rules.dialect)),
+            MessagePart::Content(content) => parts.push(content_part(content, rules)),
             // DeepSeek refuses calls without the thoughts that led to them.
-            MessagePart::Thought(text) if rules.dialect == AdapterKind::DeepSeek && calls_tools => {
+            MessagePart::Thought(text) if rules.wants_thoughts() && calls_tools => {
                 parts.push(ContentPart::ReasoningContent(text.clone()));
             }
             MessagePart::Thought(_) => {}
@@ -78,7 +77,7 @@ fn chat_messages(message: &Message, rules: &RequestRules) -> Vec<ChatMessage> {
                 response.fn_name = Some(sendable_name(&result.name));
                 results.push(ContentPart::ToolResponse(response));
                 let others = result.content.iter().filter(|content| content.as_text().is_none());
-                parts.extend(others.map(|content| content_part(content, rules.dialect)));
+                parts.extend(others.map(|content| content_part(content, rules)));
             }
         }
     }
@@ -119,6 +118,8 @@ fn sendable_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use genai::adapter::AdapterKind;
 
     use super::*;
 

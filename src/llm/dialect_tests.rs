@@ -142,9 +142,17 @@ fn rich_request() -> ModelRequest {
 #[tokio::test]
 async fn requests_have_the_bytes_of_genai() {
     let answer = || format!("{HEAD}data: [DONE]\n\n");
-    for model in
-        ["gpt-4o", "gpt-4.1-mini", "gpt-5", "gpt-5.5-mini", "gpt-oss-20b", "o3-mini", "org/model:free", "llama3.2"]
-    {
+    for model in [
+        "gpt-4o",
+        "gpt-4.1-mini",
+        "gpt-5",
+        "gpt-5.5-mini",
+        "gpt-oss-20b",
+        "gpt-4o-audio-preview",
+        "o3-mini",
+        "org/model:free",
+        "llama3.2",
+    ] {
         let [own, genai] = ask_both(model, &rich_request(), answer(), 4096).await;
         assert_eq!(own.0, genai.0, "{model}");
     }

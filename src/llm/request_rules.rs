@@ -7,10 +7,14 @@ use crate::conversation::{CallSignature, ToolUse};
 /// What Google accepts as the signature of a call that another model made.
 const UNSIGNED: &str = "skip_thought_signature_validator";
 
+/// Parts of the names of models that take audio in OpenAI's dialect. The others refuse it.
+const AUDIO_MODELS: [&str; 4] = ["audio", "gemini", "omni", "voxtral"];
+
 /// What the provider of a model takes in a request.
 #[derive(Debug, Clone)]
 pub(super) struct RequestRules {
-    pub(super) dialect: AdapterKind,
+    dialect: AdapterKind,
+    takes_audio: bool,
     /// The model as `provider:model`, if it signs its calls.
     signer: Option<String>,
     /// Whether the provider refuses an answer whose first call has no signature.
@@ -21,11 +25,41 @@ impl RequestRules {
     /// Returns the rules for a model, which users call `name` and the provider `model`.
     pub(super) fn new(dialect: AdapterKind, name: &str, model: &str) -> Self {
         let signs = dialect == AdapterKind::Gemini;
+        let model = model.to_ascii_lowercase();
+        let takes_audio = match dialect {
+            AdapterKind::Gemini => true,
+            AdapterKind::OpenAI => AUDIO_MODELS.iter().any(|part| model.contains(part)),
+            _ => false,
+        };
         Self {
             dialect,
+            takes_audio,
             signer: signs.then(|| name.to_owned()),
-            requires_signatures: signs && requires_signatures(model),
+            requires_signatures: signs && requires_signatures(&model),
         }
+    }
+
+    /// Returns whether the thoughts that led to a call go back with it.
+    pub(super) fn wants_thoughts(&self) -> bool {
+        self.dialect == AdapterKind::DeepSeek
+    }
+
+    /// Returns the name by which the provider knows a type of media. `None` if the model does not take the type.
+    pub(super) fn find_media_type(&self, mime: &str) -> Option<&'static str> {
+        let is_gemini = self.dialect == AdapterKind::Gemini;
+        let mime = match mime.to_ascii_lowercase().as_str() {
+            "image/png" => "image/png",
+            "image/jpeg" | "image/jpg" => "image/jpeg",
+            "image/gif" if !is_gemini => "image/gif",
+            "image/webp" => "image/webp",
+            "audio/wav" | "audio/x-wav" => "audio/wav",
+            "audio/mpeg" | "audio/mp3" if is_gemini => "audio/mp3",
+            "audio/mpeg" | "audio/mp3" => "audio/mpeg",
+            "audio/ogg" if is_gemini => "audio/ogg",
+            "audio/flac" if is_gemini => "audio/flac",
+            _ => return None,
+        };
+        Some(mime).filter(|mime| self.takes_audio || !mime.starts_with("audio/"))
     }
 
     /// Returns the signature of a call that the model made, from those in its answer.
