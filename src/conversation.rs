@@ -104,7 +104,7 @@ pub enum Role {
 #[serde(rename_all = "snake_case")]
 pub enum MessagePart {
     Content(Content),
-    /// The model's reasoning text. Shown, and sent only to DeepSeek, which requires it with tool calls.
+    /// The model's reasoning text. Shown, and sent only to the few providers that require it.
     Thought(String),
     ToolUse(ToolUse),
     ToolResult(ToolResult),

@@ -56,8 +56,8 @@ fn chat_messages(message: &Message, rules: &RequestRules) -> Vec<ChatMessage> {
         match part {
             MessagePart::Content(Content::Text(text) | Content::Injected(text)) if text.trim().is_empty() => {}
             MessagePart::Content(content) => parts.push(content_part(content, rules)),
-            // DeepSeek refuses calls without the thoughts that led to them.
-            MessagePart::Thought(text) if rules.wants_thoughts() && calls_tools => {
+            // DeepSeek and Moonshot refuse calls without the thoughts that led to them.
+            MessagePart::Thought(text) if rules.wants_thoughts && calls_tools => {
                 parts.push(ContentPart::ReasoningContent(text.clone()));
             }
             MessagePart::Thought(_) => {}
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     fn rules(dialect: AdapterKind) -> RequestRules {
-        RequestRules::new(dialect, "provider:model", "model")
+        RequestRules::new(dialect, "provider:model", "model", "")
     }
 
     #[test]

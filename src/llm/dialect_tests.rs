@@ -165,6 +165,39 @@ async fn requests_have_the_bytes_of_genai() {
 
 #[tokio::test]
 async fn only_deepseek_gets_the_thoughts_before_calls() {
+    let request = thoughtful_request();
+    for provider in ["deepseek", "openai", "mistral", "xai"] {
+        let server = TwiceServer::new(format!("{HEAD}data: [DONE]\n\n"), 4096);
+        for _ in 0..2 {
+            events(&server.provider_of(provider, "model"), &request).await;
+        }
+        let expected = if provider == "deepseek" { json!("I must read") } else { Value::Null };
+        assert_eq!(sent_thoughts(&server.thread.join().unwrap()[0])[2], expected, "{provider}");
+    }
+}
+
+#[tokio::test]
+async fn a_provider_at_the_host_of_deepseek_gets_thoughts() {
+    let server = TwiceServer::new(format!("{HEAD}data: [DONE]\n\n"), 4096);
+    let mut provider = server.provider("deepseek-v4-pro");
+    let host = "https://api.deepseek.com/v1/";
+    provider.rules = RequestRules::new(AdapterKind::OpenAI, "own:deepseek-v4-pro", "deepseek-v4-pro", host);
+    assert!(provider.completions.is_some());
+    events(&provider, &thoughtful_request()).await;
+    events(&provider.with_genai_only(), &thoughtful_request()).await;
+    let bodies = server.thread.join().unwrap();
+    assert_eq!(bodies[0], bodies[1]);
+    assert_eq!(sent_thoughts(&bodies[0])[2], json!("I must read"));
+}
+
+/// The thoughts of each message in the body of a request.
+fn sent_thoughts(body: &str) -> Vec<Value> {
+    let body: Value = serde_json::from_str(body).unwrap();
+    body["messages"].as_array().unwrap().iter().map(|it| it["reasoning_content"].clone()).collect()
+}
+
+/// A request with thoughts before a call and before an answer.
+fn thoughtful_request() -> ModelRequest {
     let mut request = prompt("hello");
     let part = |text: &str| MessagePart::Content(Content::text(text));
     let call = ToolUse::new("a".to_owned(), "read".to_owned(), json!({}));
@@ -176,16 +209,7 @@ async fn only_deepseek_gets_the_thoughts_before_calls() {
         of_model(vec![MessagePart::Thought("I must answer".to_owned()), part("done")]),
         Arc::new(Message::user(vec![Content::text("and now?")])),
     ]);
-    for provider in ["deepseek", "openai", "mistral", "xai"] {
-        let server = TwiceServer::new(format!("{HEAD}data: [DONE]\n\n"), 4096);
-        for _ in 0..2 {
-            events(&server.provider_of(provider, "model"), &request).await;
-        }
-        let body: Value = serde_json::from_str(&server.thread.join().unwrap()[0]).unwrap();
-        let sent: Vec<_> = body["messages"].as_array().unwrap().iter().map(|it| &it["reasoning_content"]).collect();
-        let expected = if provider == "deepseek" { json!("I must read") } else { Value::Null };
-        assert_eq!(sent, [&Value::Null, &Value::Null, &expected, &Value::Null, &Value::Null, &Value::Null], "{body}");
-    }
+    request
 }
 
 /// A piece of an answer with this delta, and more fields of its choice.

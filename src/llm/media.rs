@@ -56,7 +56,7 @@ mod tests {
                 true => Content::Audio { mime: mime_type, data },
                 false => Content::Image { mime: mime_type, data },
             };
-            match (content_part(&content, &RequestRules::new(dialect, "provider:model", model)), sent) {
+            match (content_part(&content, &RequestRules::new(dialect, "provider:model", model, "")), sent) {
                 (ContentPart::Binary(binary), Some(sent)) => assert_eq!(binary.content_type, sent),
                 (ContentPart::Text(text), None) => assert_eq!(text, format!("({mime})")),
                 (part, sent) => panic!("{mime} {model}: {part:?}, not {sent:?}"),
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn data_that_is_not_base64_is_not_sent() {
-        let rules = RequestRules::new(AdapterKind::OpenAI, "openai:gpt-5", "gpt-5");
+        let rules = RequestRules::new(AdapterKind::OpenAI, "openai:gpt-5", "gpt-5", "");
         for data in ["", "not base64!", "aGk"] {
             let image = Content::Image { mime: "image/png".to_owned(), data: data.to_owned() };
             let part = content_part(&image, &rules);

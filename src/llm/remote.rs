@@ -111,7 +111,7 @@ impl HttpProvider {
         let limits = configured.map(|address| address.limits).unwrap_or_default();
         let queue = models.queues.queue(target.endpoint.base_url(), key.as_deref(), limits);
         let secrets = ProviderSecrets::new(key.as_deref(), target.endpoint.base_url());
-        let rules = RequestRules::new(known.kind, &name.to_string(), model);
+        let rules = RequestRules::new(known.kind, &name.to_string(), model, target.endpoint.base_url());
         let (name, origin) = (name.clone(), RequestOrigin::default());
         Ok(Self { name, client, completions, secrets, target, rules, facts, queue, origin })
     }

@@ -15,6 +15,8 @@ const AUDIO_MODELS: [&str; 4] = ["audio", "gemini", "omni", "voxtral"];
 pub(super) struct RequestRules {
     dialect: AdapterKind,
     takes_audio: bool,
+    /// Whether the thoughts that led to a call go back with it.
+    pub(super) wants_thoughts: bool,
     /// The model as `provider:model`, if it signs its calls.
     signer: Option<String>,
     /// Whether the provider refuses an answer whose first call has no signature.
@@ -22,8 +24,11 @@ pub(super) struct RequestRules {
 }
 
 impl RequestRules {
-    /// Returns the rules for a model, which users call `name` and the provider `model`.
-    pub(super) fn new(dialect: AdapterKind, name: &str, model: &str) -> Self {
+    /// Returns the rules for a model, which users call `name` and the provider `model`. The provider may have any name,
+    /// so its address counts too.
+    pub(super) fn new(dialect: AdapterKind, name: &str, model: &str, address: &str) -> Self {
+        let url = reqwest::Url::parse(address).ok();
+        let host = url.as_ref().and_then(reqwest::Url::host_str).filter(|_| dialect == AdapterKind::OpenAI);
         let signs = dialect == AdapterKind::Gemini;
         let model = model.to_ascii_lowercase();
         let takes_audio = match dialect {
@@ -31,17 +36,18 @@ impl RequestRules {
             AdapterKind::OpenAI => AUDIO_MODELS.iter().any(|part| model.contains(part)),
             _ => false,
         };
+        let wants_thoughts = match host {
+            Some("api.deepseek.com") => true,
+            Some("api.moonshot.ai" | "api.moonshot.cn") => model.starts_with("kimi"),
+            _ => dialect == AdapterKind::DeepSeek,
+        };
         Self {
             dialect,
             takes_audio,
+            wants_thoughts,
             signer: signs.then(|| name.to_owned()),
             requires_signatures: signs && requires_signatures(&model),
         }
-    }
-
-    /// Returns whether the thoughts that led to a call go back with it.
-    pub(super) fn wants_thoughts(&self) -> bool {
-        self.dialect == AdapterKind::DeepSeek
     }
 
     /// Returns the name by which the provider knows a type of media. `None` if the model does not take the type.
@@ -92,6 +98,26 @@ mod tests {
 
     use super::*;
 
+    const ADDRESS: &str = "http://localhost/v1/";
+
+    #[test]
+    fn an_address_tells_who_wants_thoughts() {
+        use AdapterKind::{Anthropic, DeepSeek, OpenAI};
+        for (dialect, model, address, expected) in [
+            (DeepSeek, "deepseek-v4-pro", ADDRESS, true),
+            (OpenAI, "deepseek-v4-pro", ADDRESS, false),
+            (OpenAI, "deepseek-v4-pro", "https://api.deepseek.com/", true),
+            (OpenAI, "deepseek-v4-pro", "https://API.DeepSeek.com:443/v1/?a=b", true),
+            (OpenAI, "deepseek-v4-pro", "https://api.deepseek.com.example/v1/", false),
+            (Anthropic, "deepseek-v4-pro", "https://api.deepseek.com/anthropic/v1/", false),
+            (OpenAI, "kimi-k2.6", "https://api.moonshot.ai/v1/", true),
+            (OpenAI, "moonshot-v1-8k", "https://api.moonshot.cn/v1/", false),
+        ] {
+            let rules = RequestRules::new(dialect, "own:model", model, address);
+            assert_eq!(rules.wants_thoughts, expected, "{dialect} {model} {address}");
+        }
+    }
+
     fn signed(model: &str) -> ToolUse {
         let call = ToolUse::new("1".to_owned(), "read".to_owned(), json!({}));
         let signature = Some(CallSignature { model: model.to_owned(), value: "abc=".to_owned() });
@@ -100,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_model_gets_only_its_own_signatures() {
-        let rules = |model: &str| RequestRules::new(AdapterKind::Gemini, &format!("google:{model}"), model);
+        let rules = |model: &str| RequestRules::new(AdapterKind::Gemini, &format!("google:{model}"), model, ADDRESS);
         let call = signed("google:gemini-3-pro");
         let sent = |model: &str, is_first| rules(model).find_signature(&call, is_first);
         assert_eq!(sent("gemini-3-pro", true).as_deref(), Some("abc="));
@@ -116,7 +142,7 @@ mod tests {
 
     #[test]
     fn only_gemini_signs_calls() {
-        let rules = |dialect| RequestRules::new(dialect, "p:gemini-3-pro", "gemini-3-pro");
+        let rules = |dialect| RequestRules::new(dialect, "p:gemini-3-pro", "gemini-3-pro", ADDRESS);
         let signatures = || Some(vec!["a".to_owned(), "b".to_owned()]);
         let expected = CallSignature { model: "p:gemini-3-pro".to_owned(), value: "a".to_owned() };
         assert_eq!(rules(AdapterKind::Gemini).sign(signatures()), Some(expected));

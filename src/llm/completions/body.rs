@@ -44,11 +44,14 @@ struct MessageEntry<'a> {
     tool_calls: Vec<CallEntry<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_call_id: Option<&'a str>,
+    /// The thoughts, for providers that refuse a call without them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
 }
 
 impl<'a> MessageEntry<'a> {
     fn new(role: &'static str, content: ContentEntry<'a>) -> Self {
-        Self { role, content, tool_calls: Vec::new(), tool_call_id: None }
+        Self { role, content, tool_calls: Vec::new(), tool_call_id: None, reasoning_content: None }
     }
 }
 
@@ -132,8 +135,12 @@ fn push_entries<'a>(entries: &mut Vec<MessageEntry<'a>>, message: &'a ChatMessag
                 &[text] => Cow::Borrowed(text),
                 texts => Cow::Owned(texts.join("\n\n")),
             };
-            let tool_calls = message.content.parts().iter().filter_map(call_entry).collect();
-            entries.push(MessageEntry { tool_calls, ..MessageEntry::new("assistant", ContentEntry::Text(text)) });
+            let parts = message.content.parts();
+            let tool_calls = parts.iter().filter_map(call_entry).collect();
+            let thoughts: Vec<_> = parts.iter().filter_map(ContentPart::as_reasoning_content).collect();
+            let reasoning_content = (!thoughts.is_empty()).then(|| thoughts.join("\n"));
+            let entry = MessageEntry::new("assistant", ContentEntry::Text(text));
+            entries.push(MessageEntry { tool_calls, reasoning_content, ..entry });
         }
         ChatRole::Tool => entries.extend(message.content.parts().iter().filter_map(|part| match part {
             ContentPart::ToolResponse(result) => {
