@@ -15,6 +15,9 @@ use crate::conversation::{Content, Message, MessagePart, Role};
 const MAX_NAME: usize = 64;
 /// Stands for a message of the user without any text or media. Without the message, the roles would not alternate.
 const NO_TEXT: &str = "(no text)";
+/// Stands for the thoughts of an answer without any, such as one of another model. Moonshot takes an empty text for a
+/// missing one.
+const NO_THOUGHT: &str = " ";
 /// Characters that the model sees again of arguments that are not a JSON object.
 const MAX_WRONG_ARGUMENTS: usize = 1000;
 
@@ -49,18 +52,14 @@ fn chat_messages(message: &Message, rules: &RequestRules) -> Vec<ChatMessage> {
         Role::User => ChatRole::User,
         Role::Assistant => ChatRole::Assistant,
     };
-    let calls_tools = message.parts.iter().any(|part| matches!(part, MessagePart::ToolUse(_)));
     let mut parts = Vec::new();
     let mut results = Vec::new();
+    let mut thoughts = Vec::new();
     for part in &message.parts {
         match part {
             MessagePart::Content(Content::Text(text) | Content::Injected(text)) if text.trim().is_empty() => {}
             MessagePart::Content(content) => parts.push(content_part(content, rules)),
-            // DeepSeek and Moonshot refuse calls without the thoughts that led to them.
-            MessagePart::Thought(text) if rules.wants_thoughts && calls_tools => {
-                parts.push(ContentPart::ReasoningContent(text.clone()));
-            }
-            MessagePart::Thought(_) => {}
+            MessagePart::Thought(text) => thoughts.push(text.as_str()),
             MessagePart::ToolUse(call) => {
                 let is_first = !parts.iter().any(ContentPart::is_tool_call);
                 parts.push(ContentPart::ToolCall(ToolCall {
@@ -83,6 +82,11 @@ fn chat_messages(message: &Message, rules: &RequestRules) -> Vec<ChatMessage> {
     }
     if role == ChatRole::User && parts.is_empty() && results.is_empty() {
         parts.push(ContentPart::Text(NO_TEXT.to_owned()));
+    }
+    if rules.wants_thoughts && role == ChatRole::Assistant && !parts.is_empty() {
+        let thoughts = thoughts.join("\n");
+        let thoughts = if thoughts.trim().is_empty() { NO_THOUGHT.to_owned() } else { thoughts };
+        parts.insert(0, ContentPart::ReasoningContent(thoughts));
     }
     // Some providers require the results of one answer's calls in one message.
     let results = (!results.is_empty()).then(|| ChatMessage::tool(results));
@@ -132,6 +136,32 @@ mod tests {
         let message = Message::user(vec![Content::Injected("beside".to_owned()), Content::text("hello")]);
         let [sent] = chat_messages(&message, &rules(AdapterKind::OpenAI)).try_into().expect("one message");
         assert_eq!(sent.content.texts(), ["beside", "hello"]);
+    }
+
+    #[test]
+    fn every_answer_has_thoughts_for_who_requires_them() {
+        let answer = |thoughts: &[&str], texts: &[&str]| {
+            let thoughts = thoughts.iter().map(|text| MessagePart::Thought((*text).to_owned()));
+            let texts = texts.iter().map(|text| MessagePart::Content(Content::text(*text)));
+            Message { role: Role::Assistant, parts: thoughts.chain(texts).collect() }
+        };
+        let sent = |message: &Message, dialect| {
+            let sent = chat_messages(message, &rules(dialect));
+            let parts = sent.iter().flat_map(|message| message.content.parts());
+            parts.filter_map(ContentPart::as_reasoning_content).map(str::to_owned).collect::<Vec<_>>()
+        };
+        for (message, expected) in [
+            (answer(&["so"], &["yes"]), vec!["so"]),
+            (answer(&["so", "then"], &["yes"]), vec!["so\nthen"]),
+            (answer(&[], &["yes"]), vec![NO_THOUGHT]),
+            (answer(&[""], &["yes"]), vec![NO_THOUGHT]),
+            // A message with nothing but thoughts would be refused.
+            (answer(&["so"], &[]), vec![]),
+            (Message::user(vec![Content::text("hello")]), vec![]),
+        ] {
+            assert_eq!(sent(&message, AdapterKind::DeepSeek), expected);
+            assert_eq!(sent(&message, AdapterKind::OpenAI), Vec::<String>::new());
+        }
     }
 
     #[test]

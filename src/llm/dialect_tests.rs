@@ -164,15 +164,17 @@ async fn requests_have_the_bytes_of_genai() {
 }
 
 #[tokio::test]
-async fn only_deepseek_gets_the_thoughts_before_calls() {
+async fn only_deepseek_gets_the_thoughts_of_its_answers() {
     let request = thoughtful_request();
     for provider in ["deepseek", "openai", "mistral", "xai"] {
         let server = TwiceServer::new(format!("{HEAD}data: [DONE]\n\n"), 4096);
         for _ in 0..2 {
             events(&server.provider_of(provider, "model"), &request).await;
         }
-        let expected = if provider == "deepseek" { json!("I must read") } else { Value::Null };
-        assert_eq!(sent_thoughts(&server.thread.join().unwrap()[0])[2], expected, "{provider}");
+        let thoughts = |text: &str| if provider == "deepseek" { json!(text) } else { Value::Null };
+        let none = Value::Null;
+        let expected = [&none, &none, &thoughts("I must read"), &none, &thoughts("I must answer"), &none];
+        assert_eq!(sent_thoughts(&server.thread.join().unwrap()[0]).iter().collect::<Vec<_>>(), expected, "{provider}");
     }
 }
 

@@ -15,7 +15,7 @@ const AUDIO_MODELS: [&str; 4] = ["audio", "gemini", "omni", "voxtral"];
 pub(super) struct RequestRules {
     dialect: AdapterKind,
     takes_audio: bool,
-    /// Whether the thoughts that led to a call go back with it.
+    /// Whether the provider refuses an answer without the thoughts that led to it.
     pub(super) wants_thoughts: bool,
     /// The model as `provider:model`, if it signs its calls.
     signer: Option<String>,

@@ -44,7 +44,7 @@ struct MessageEntry<'a> {
     tool_calls: Vec<CallEntry<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_call_id: Option<&'a str>,
-    /// The thoughts, for providers that refuse a call without them.
+    /// The thoughts, for providers that refuse an answer without them.
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
 }
