@@ -13,7 +13,7 @@ use crate::conversation::{Content, Message, MessagePart, Role};
 
 /// Maximum length of a tool name that every provider accepts.
 const MAX_NAME: usize = 64;
-/// Stands for a message of the user without any text or media. Without the message, the roles would not alternate.
+/// Stands for a message without any text or media. Without the message, the roles would not alternate.
 const NO_TEXT: &str = "(no text)";
 /// Stands for the thoughts of an answer without any, such as one of another model. Moonshot takes an empty text for a
 /// missing one.
@@ -34,6 +34,11 @@ pub(super) fn chat_history(request: &ModelRequest, rules: &RequestRules) -> Vec<
             // prompt.
             Some(last) if last.role == ChatRole::User && message.role == ChatRole::User => {
                 last.content.extend(message.content);
+            }
+            // Mistral refuses what the user says after results, such as their images, before the model has answered.
+            Some(last) if rules.is_mistral && last.role == ChatRole::Tool && message.role == ChatRole::User => {
+                messages.push(ChatMessage::assistant(NO_TEXT));
+                messages.push(message);
             }
             _ => messages.push(message),
         }
@@ -63,7 +68,7 @@ fn chat_messages(message: &Message, rules: &RequestRules) -> Vec<ChatMessage> {
             MessagePart::ToolUse(call) => {
                 let is_first = !parts.iter().any(ContentPart::is_tool_call);
                 parts.push(ContentPart::ToolCall(ToolCall {
-                    call_id: call.id.clone(),
+                    call_id: rules.write_id(&call.id),
                     fn_name: sendable_name(&call.name),
                     fn_arguments: sendable(&call.arguments),
                     thought_signatures: rules.find_signature(call, is_first).map(|signature| vec![signature]),
@@ -72,7 +77,7 @@ fn chat_messages(message: &Message, rules: &RequestRules) -> Vec<ChatMessage> {
             MessagePart::ToolResult(result) => {
                 let text: Vec<_> = result.content.iter().filter_map(Content::as_text).collect();
                 let text = if result.is_error { format!("error: {}", text.join("\n")) } else { text.join("\n") };
-                let mut response = ToolResponse::new(result.id.clone(), text);
+                let mut response = ToolResponse::new(rules.write_id(&result.id), text);
                 response.fn_name = Some(sendable_name(&result.name));
                 results.push(ContentPart::ToolResponse(response));
                 let others = result.content.iter().filter(|content| content.as_text().is_none());
@@ -126,6 +131,7 @@ mod tests {
     use genai::adapter::AdapterKind;
 
     use super::*;
+    use crate::conversation::{ToolResult, ToolUse};
 
     fn rules(dialect: AdapterKind) -> RequestRules {
         RequestRules::new(dialect, "provider:model", "model", "")
@@ -136,6 +142,32 @@ mod tests {
         let message = Message::user(vec![Content::Injected("beside".to_owned()), Content::text("hello")]);
         let [sent] = chat_messages(&message, &rules(AdapterKind::OpenAI)).try_into().expect("one message");
         assert_eq!(sent.content.texts(), ["beside", "hello"]);
+    }
+
+    #[test]
+    fn mistral_gets_an_answer_between_results_and_a_prompt() {
+        let (id, name) = ("toolu_01".to_owned(), "read".to_owned());
+        let call = ToolUse::new(id.clone(), name.clone(), json!({}));
+        let image = Content::Image { mime: "image/png".to_owned(), data: "aGk=".to_owned() };
+        let result = ToolResult { id, name, content: vec![Content::text("x"), image], is_error: false };
+        let message = |role, part| Arc::new(Message { role, parts: vec![part] });
+        let messages = vec![
+            message(Role::User, MessagePart::Content(Content::text("look"))),
+            message(Role::Assistant, MessagePart::ToolUse(call)),
+            message(Role::User, MessagePart::ToolResult(result)),
+            message(Role::User, MessagePart::Content(Content::text("and?"))),
+        ];
+        let request = ModelRequest { system: "".into(), tools: Arc::from([]), messages };
+        let roles = |dialect| {
+            let sent = chat_history(&request, &rules(dialect));
+            sent.iter().map(|message| message.role.to_string().to_lowercase()).collect::<Vec<_>>()
+        };
+        assert_eq!(roles(AdapterKind::Mistral), ["user", "assistant", "tool", "assistant", "user"]);
+        assert_eq!(roles(AdapterKind::OpenAI), ["user", "assistant", "tool", "user"]);
+        let sent = chat_history(&request, &rules(AdapterKind::Mistral));
+        let (calls, results) = (sent[1].content.tool_calls(), sent[2].content.tool_responses());
+        assert_eq!(calls[0].call_id, results[0].call_id);
+        assert_eq!(calls[0].call_id.len(), 9);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Knows what the provider of a model takes in a request, where providers of one dialect differ.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use genai::adapter::AdapterKind;
 
 use crate::conversation::{CallSignature, ToolUse};
@@ -17,6 +19,8 @@ pub(super) struct RequestRules {
     takes_audio: bool,
     /// Whether the provider refuses an answer without the thoughts that led to it.
     pub(super) wants_thoughts: bool,
+    /// Whether the provider refuses a message of the user after results, and ids of calls that are not its own.
+    pub(super) is_mistral: bool,
     /// The model as `provider:model`, if it signs its calls.
     signer: Option<String>,
     /// Whether the provider refuses an answer whose first call has no signature.
@@ -41,9 +45,11 @@ impl RequestRules {
             Some("api.moonshot.ai" | "api.moonshot.cn") => model.starts_with("kimi"),
             _ => dialect == AdapterKind::DeepSeek,
         };
+        let is_mistral = dialect == AdapterKind::Mistral || host == Some("api.mistral.ai");
         Self {
             dialect,
             takes_audio,
+            is_mistral,
             wants_thoughts,
             signer: signs.then(|| name.to_owned()),
             requires_signatures: signs && requires_signatures(&model),
@@ -66,6 +72,18 @@ impl RequestRules {
             _ => return None,
         };
         Some(mime).filter(|mime| self.takes_audio || !mime.starts_with("audio/"))
+    }
+
+    /// Returns the id to send for a call. Mistral refuses ids that are not nine letters and digits.
+    pub(super) fn write_id(&self, id: &str) -> String {
+        let is_short = id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if is_short || !self.is_mistral {
+            return id.to_owned();
+        }
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        // Nine hexadecimal digits have 36 bits.
+        format!("{:09x}", hasher.finish() >> 28)
     }
 
     /// Returns the signature of a call that the model made, from those in its answer.
@@ -94,6 +112,8 @@ fn requires_signatures(model: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use serde_json::json;
 
     use super::*;
@@ -122,6 +142,23 @@ mod tests {
         let call = ToolUse::new("1".to_owned(), "read".to_owned(), json!({}));
         let signature = Some(CallSignature { model: model.to_owned(), value: "abc=".to_owned() });
         ToolUse { signature, ..call }
+    }
+
+    #[test]
+    fn mistral_gets_ids_of_nine_letters_and_digits() {
+        let rules = |dialect, address| RequestRules::new(dialect, "own:model", "model", address);
+        let mistral = rules(AdapterKind::Mistral, ADDRESS);
+        assert_eq!(mistral.write_id("D681PevKs"), "D681PevKs");
+        let ids = ["call-0123456789abcdef", "call-0123456789abcdee", "toolu_01", "a b c d e", "1"];
+        let sent: HashSet<_> = ids.iter().map(|id| mistral.write_id(id)).collect();
+        assert_eq!(sent.len(), ids.len(), "{sent:?}");
+        for id in &sent {
+            assert!(id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");
+            assert!(sent.contains(&mistral.write_id(id)), "{id} does not change again");
+        }
+        let own = rules(AdapterKind::OpenAI, "https://api.mistral.ai/v1/");
+        assert_eq!(own.write_id("toolu_01"), mistral.write_id("toolu_01"));
+        assert_eq!(rules(AdapterKind::OpenAI, ADDRESS).write_id("toolu_01"), "toolu_01");
     }
 
     #[test]
