@@ -63,6 +63,10 @@ fn chat_messages(message: &Message, rules: &RequestRules) -> Vec<ChatMessage> {
     for part in &message.parts {
         match part {
             MessagePart::Content(Content::Text(text) | Content::Injected(text)) if text.trim().is_empty() => {}
+            // No dialect has media in the messages of a model. Without them, such a message would be empty.
+            MessagePart::Content(content) if role == ChatRole::Assistant => {
+                parts.push(ContentPart::Text(content.to_plain_text()));
+            }
             MessagePart::Content(content) => parts.push(content_part(content, rules)),
             MessagePart::Thought(text) => thoughts.push(text.as_str()),
             MessagePart::ToolUse(call) => {
@@ -193,6 +197,18 @@ mod tests {
         ] {
             assert_eq!(sent(&message, AdapterKind::DeepSeek), expected);
             assert_eq!(sent(&message, AdapterKind::OpenAI), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn media_of_a_model_are_sent_as_text() {
+        let image = || Content::Image { mime: "image/png".to_owned(), data: "aGk=".to_owned() };
+        let answer = Message { role: Role::Assistant, parts: vec![MessagePart::Content(image())] };
+        for dialect in [AdapterKind::Anthropic, AdapterKind::Gemini, AdapterKind::OpenAI] {
+            let [sent] = chat_messages(&answer, &rules(dialect)).try_into().expect("one message");
+            assert_eq!(sent.content.texts(), ["(image/png)"], "{dialect}");
+            let [sent] = chat_messages(&Message::user(vec![image()]), &rules(dialect)).try_into().expect("one message");
+            assert_eq!(sent.content.texts(), Vec::<&str>::new(), "{dialect}");
         }
     }
 
