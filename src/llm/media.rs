@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn a_model_gets_the_media_that_it_takes() {
-        use AdapterKind::{Anthropic, Gemini, Mistral, OpenAI};
+        use AdapterKind::{Anthropic, DeepSeek, Gemini, Mistral, OpenAI};
         for (mime, dialect, model, sent) in [
             ("image/png", Anthropic, "claude", Some("image/png")),
             ("IMAGE/JPG", Anthropic, "claude", Some("image/jpeg")),
@@ -50,6 +50,8 @@ mod tests {
             ("audio/ogg", OpenAI, "gpt-audio", None),
             ("audio/mpeg", Gemini, "gemini-3-pro", Some("audio/mp3")),
             ("audio/wav", Mistral, "voxtral-small", None),
+            ("image/png", DeepSeek, "deepseek-flash", Some("image/png")),
+            ("image/png", DeepSeek, "deepseek-v4-pro", None),
         ] {
             let (mime_type, data) = (mime.to_owned(), "aGk=".to_owned());
             let content = match mime.starts_with("audio/") {

@@ -16,6 +16,7 @@ const AUDIO_MODELS: [&str; 4] = ["audio", "gemini", "omni", "voxtral"];
 #[derive(Debug, Clone)]
 pub(super) struct RequestRules {
     dialect: AdapterKind,
+    takes_images: bool,
     takes_audio: bool,
     /// Whether the provider refuses an answer without the thoughts that led to it.
     pub(super) wants_thoughts: bool,
@@ -40,17 +41,16 @@ impl RequestRules {
             AdapterKind::OpenAI => AUDIO_MODELS.iter().any(|part| model.contains(part)),
             _ => false,
         };
-        let wants_thoughts = match host {
-            Some("api.deepseek.com") => true,
-            Some("api.moonshot.ai" | "api.moonshot.cn") => model.starts_with("kimi"),
-            _ => dialect == AdapterKind::DeepSeek,
-        };
+        let is_deepseek = dialect == AdapterKind::DeepSeek || host == Some("api.deepseek.com");
+        let is_moonshot = matches!(host, Some("api.moonshot.ai" | "api.moonshot.cn"));
         let is_mistral = dialect == AdapterKind::Mistral || host == Some("api.mistral.ai");
         Self {
             dialect,
+            // DeepSeek's other models refuse a conversation with an image.
+            takes_images: !is_deepseek || model.contains("flash") || model.contains("vision"),
             takes_audio,
             is_mistral,
-            wants_thoughts,
+            wants_thoughts: is_deepseek || (is_moonshot && model.starts_with("kimi")),
             signer: signs.then(|| name.to_owned()),
             requires_signatures: signs && requires_signatures(&model),
         }
@@ -71,7 +71,8 @@ impl RequestRules {
             "audio/flac" if is_gemini => "audio/flac",
             _ => return None,
         };
-        Some(mime).filter(|mime| self.takes_audio || !mime.starts_with("audio/"))
+        let is_taken = if mime.starts_with("audio/") { self.takes_audio } else { self.takes_images };
+        is_taken.then_some(mime)
     }
 
     /// Returns the id to send for a call. Mistral refuses ids that are not nine letters and digits.
