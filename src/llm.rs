@@ -16,6 +16,7 @@ mod queue;
 pub mod remote;
 pub mod replay;
 mod request_rules;
+mod tool_schema;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -114,11 +115,12 @@ pub struct OfferedTool {
 }
 
 impl OfferedTool {
-    /// Returns the tool with a schema that every provider takes. OpenAI refuses an object schema without `properties`,
-    /// and with it every request of the mode.
-    pub fn new(name: String, description: String, mut schema: Arc<Map<String, Value>>) -> Self {
-        if schema.get("type").is_some_and(|kind| kind == "object") && !schema.contains_key("properties") {
-            Arc::make_mut(&mut schema).insert("properties".to_owned(), Value::Object(Map::new()));
+    /// Returns the tool with a schema that every provider takes.
+    pub fn new(name: String, mut description: String, mut schema: Arc<Map<String, Value>>) -> Self {
+        if tool_schema::is_refused(&schema)
+            && let Some(removed) = tool_schema::adapt(Arc::make_mut(&mut schema))
+        {
+            description.push_str(&format!("\n\nThe arguments must also match this JSON schema: {removed}"));
         }
         Self { name, description, schema }
     }
@@ -326,18 +328,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_schema_has_properties() {
-        for (given, offered) in [
-            (json!({"type": "object"}), json!({"type": "object", "properties": {}})),
-            (
-                json!({"type": "object", "properties": {"a": {"type": "string"}}}),
-                json!({"type": "object", "properties": {"a": {"type": "string"}}}),
-            ),
-            (json!({"type": "string"}), json!({"type": "string"})),
-        ] {
+    fn a_tool_has_a_schema_that_every_provider_takes() {
+        let taken = json!({"type": "object", "properties": {}});
+        let refused = json!({"type": "object", "properties": {}, "anyOf": [{"required": ["a"]}]});
+        let more = "Reads.\n\nThe arguments must also match this JSON schema: {\"anyOf\":[{\"required\":[\"a\"]}]}";
+        for (given, description) in [(taken.clone(), "Reads."), (json!({"type": "object"}), "Reads."), (refused, more)]
+        {
             let Value::Object(schema) = given else { panic!("a schema is an object") };
             let tool = OfferedTool::new("read".to_owned(), "Reads.".to_owned(), Arc::new(schema));
-            assert_eq!(Value::Object(tool.schema.as_ref().clone()), offered);
+            assert_eq!(Value::Object(tool.schema.as_ref().clone()), taken);
+            assert_eq!(tool.description, description);
         }
     }
 }
