@@ -366,7 +366,7 @@ impl Inner {
     async fn connect(&self, service: &Service) -> Result<Arc<dyn ServiceConnection>, StartError> {
         let Service { manifest, required, principal, owner, .. } = service;
         if let Some(cassette) = self.options.cassette.as_ref().filter(|cassette| cassette.replays()) {
-            return Ok(cassette.play(&manifest.name)?);
+            return Ok(cassette.play(manifest, &self.options.environment)?);
         }
         if manifest.settings.is_some() && !matches!(manifest.transport, Transport::Builtin(_)) {
             return Err(StartError::SettingsNotBuiltin);

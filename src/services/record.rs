@@ -50,6 +50,33 @@ enum Interaction {
     Prompt { name: String, arguments: Map<String, Value>, answer: RecordedAnswer<Value> },
 }
 
+impl Interaction {
+    /// Redacts everything but the names of tools and prompts, which a request must match.
+    fn redact(self, redaction: &Redaction) -> Self {
+        let redact_json = |value| redaction.redact_entry(value);
+        match self {
+            Interaction::Catalog { instructions, catalog } => Interaction::Catalog {
+                instructions: instructions.map(|text| redaction.redact_text(text)),
+                catalog: redaction.redact_catalog(catalog),
+            },
+            Interaction::Call { tool, arguments, answer } => Interaction::Call {
+                tool,
+                arguments: redaction.redact_fields(arguments),
+                answer: answer.redact(redaction, |outcome| redaction.redact_outcome(outcome)),
+            },
+            Interaction::Resource { uri, answer } => Interaction::Resource {
+                uri: redaction.redact_text(uri),
+                answer: answer.redact(redaction, redact_json),
+            },
+            Interaction::Prompt { name, arguments, answer } => Interaction::Prompt {
+                name,
+                arguments: redaction.redact_fields(arguments),
+                answer: answer.redact(redaction, redact_json),
+            },
+        }
+    }
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RecordedAnswer<T> {
@@ -68,6 +95,15 @@ impl<T: Clone> RecordedAnswer<T> {
             Err(CallError::TimedOut) => RecordedAnswer::TimedOut,
             Err(CallError::Cancelled) => RecordedAnswer::Cancelled,
             Err(CallError::Refused(reason)) => RecordedAnswer::Refused(reason.clone()),
+        }
+    }
+
+    fn redact(self, redaction: &Redaction, redact_value: impl FnOnce(T) -> T) -> Self {
+        match self {
+            RecordedAnswer::Ok(value) => RecordedAnswer::Ok(redact_value(value)),
+            RecordedAnswer::Died(reason) => RecordedAnswer::Died(redaction.redact_text(reason)),
+            RecordedAnswer::Refused(reason) => RecordedAnswer::Refused(redaction.redact_text(reason)),
+            RecordedAnswer::TimedOut | RecordedAnswer::Cancelled => self,
         }
     }
 
@@ -154,16 +190,21 @@ impl Cassette {
     }
 
     /// Returns a connection that replays the recorded service. Fails if the cassette does not contain it.
-    pub(super) fn play(&self, service: &ServiceName) -> Result<Arc<dyn ServiceConnection>, ReplayError> {
+    pub(super) fn play(
+        &self,
+        manifest: &ServiceManifest,
+        environment: &Environment,
+    ) -> Result<Arc<dyn ServiceConnection>, ReplayError> {
         let CassetteMode::Playing(interactions) = &*self.0 else {
             return Err(ReplayError::Recording);
         };
-        let lines = interactions.get(service).ok_or_else(|| {
+        let lines = interactions.get(&manifest.name).ok_or_else(|| {
             let mut recorded: Vec<_> = interactions.keys().map(ToString::to_string).collect();
             recorded.sort_unstable();
             ReplayError::NotRecorded { recorded }
         })?;
-        Ok(Arc::new(CassettePlayer { lines: lines.clone(), played: Mutex::default() }))
+        let redaction = Redaction::of(&manifest.transport, environment);
+        Ok(Arc::new(CassettePlayer { lines: lines.clone(), redaction, played: Mutex::default() }))
     }
 
     /// Wraps a connection so that everything is recorded.
@@ -178,9 +219,9 @@ impl Cassette {
         Arc::new(CassetteRecorder { service, connection, cassette: self.clone(), redaction, offered })
     }
 
-    fn write(&self, line: &CassetteLine, redaction: &Redaction) {
+    fn write(&self, line: &CassetteLine) {
         let CassetteMode::Recording(file) = &*self.0 else { return };
-        let text = serde_json::to_value(line).map(|value| redaction.apply(value).to_string());
+        let text = serde_json::to_string(line);
         let written = text.map_err(std::io::Error::from).and_then(|text| file.write_line(&text));
         if let Err(error) = written {
             tracing::error!(%error, "the recording has a gap");
@@ -203,7 +244,8 @@ struct CassetteRecorder {
 
 impl CassetteRecorder {
     fn write(&self, interaction: Interaction) {
-        self.cassette.write(&CassetteLine { service: self.service.clone(), interaction }, &self.redaction);
+        let interaction = interaction.redact(&self.redaction);
+        self.cassette.write(&CassetteLine { service: self.service.clone(), interaction });
     }
 }
 
@@ -286,6 +328,8 @@ impl ServiceConnection for CassetteRecorder {
 
 struct CassettePlayer {
     lines: Vec<Interaction>,
+    /// The recorded requests are redacted, so a request is compared as it is and redacted.
+    redaction: Redaction,
     /// How often each line was replayed. Equal requests may have different answers, in order.
     played: Mutex<HashMap<usize, usize>>,
 }
@@ -340,8 +384,9 @@ impl ServiceConnection for CassettePlayer {
     }
 
     fn call(&self, call: ToolCall, _: Duration) -> BoxFuture<'_, Result<ToolOutcome, CallError>> {
+        let forms = [self.redaction.redact_fields(call.arguments.clone()), call.arguments];
         let found = self.find(|line| match line {
-            Interaction::Call { tool, arguments, answer } if *tool == call.tool && *arguments == call.arguments => {
+            Interaction::Call { tool, arguments, answer } if *tool == call.tool && forms.contains(arguments) => {
                 Some(answer)
             }
             _ => None,
@@ -351,14 +396,15 @@ impl ServiceConnection for CassettePlayer {
                 Interaction::Call { tool, arguments, .. } => Some(call_text(tool.as_str(), arguments)),
                 _ => None,
             });
-            Err(self.no_answer(&call_text(call.tool.as_str(), &call.arguments), recorded))
+            Err(self.no_answer(&call_text(call.tool.as_str(), &forms[1]), recorded))
         });
         Box::pin(async move { result })
     }
 
     fn read_resource(&self, wanted: String, _: CallContext, _: Duration) -> BoxFuture<'_, Result<Value, CallError>> {
+        let redacted = self.redaction.redact_text(wanted.clone());
         let found = self.find(|line| match line {
-            Interaction::Resource { uri, answer } if *uri == wanted => Some(answer),
+            Interaction::Resource { uri, answer } if [&wanted, &redacted].contains(&uri) => Some(answer),
             _ => None,
         });
         let result = found.map(RecordedAnswer::result).unwrap_or_else(|| {
@@ -378,8 +424,11 @@ impl ServiceConnection for CassettePlayer {
         _: CallContext,
         _: Duration,
     ) -> BoxFuture<'_, Result<Value, CallError>> {
+        let forms = [self.redaction.redact_fields(given.clone()), given];
         let found = self.find(|line| match line {
-            Interaction::Prompt { name, arguments, answer } if *name == wanted && *arguments == given => Some(answer),
+            Interaction::Prompt { name, arguments, answer } if *name == wanted && forms.contains(arguments) => {
+                Some(answer)
+            }
             _ => None,
         });
         let result = found.map(RecordedAnswer::result).unwrap_or_else(|| {
@@ -387,7 +436,7 @@ impl ServiceConnection for CassettePlayer {
                 Interaction::Prompt { name, arguments, .. } => Some(call_text(name, arguments)),
                 _ => None,
             });
-            Err(self.no_answer(&call_text(&wanted, &given), recorded))
+            Err(self.no_answer(&call_text(&wanted, &forms[1]), recorded))
         });
         Box::pin(async move { result })
     }

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::support::{Sandbox, full_tests, plain_server, read, repository};
+use crate::support::{Sandbox, full_tests, plain_server, read, repository, servers};
 
 /// The modes of tests/fixtures/real, each with a recording of its name.
 pub(crate) const RECORDED: [&str; 3] = ["everything", "filesystem", "memory"];
@@ -176,6 +176,37 @@ fn a_failed_run_keeps_an_earlier_recording() {
     assert!(run.code == 2 && run.stderr.contains(refusal), "{}", run.whole());
     let kept = ["services.jsonl", "model.jsonl", "keep.txt"].map(|file| read(sandbox.path("project").join(file)));
     assert_eq!(kept, [services.as_str(), model, "notes\n"]);
+}
+
+/// The values are words of the request, of the tool's name, and of the form of a line.
+#[test]
+fn a_recording_with_redacted_requests_is_played() {
+    let recorded = Sandbox::new().with("KIND", "call").with("TOOL", "echo").with("PART", "text").with("PLACE", "/srv/a");
+    let elsewhere = Sandbox::new().with("KIND", "call").with("TOOL", "echo").with("PART", "text").with("PLACE", "/srv/b");
+    let manifest = format!(
+        "version: 1\nkind: service\nname: parrot\ndescription: Repeats.\ntransport:\n  stdio:\n    command: {}\n    \
+         env: {{A: '${{env:KIND}}', B: '${{env:TOOL}}', C: '${{env:PART}}', D: '${{env:PLACE}}'}}\n",
+        servers::mcp_echo()
+    );
+    for sandbox in [&recorded, &elsewhere] {
+        sandbox.write("config/services/parrot.yaml", &manifest);
+    }
+    let asked = |sandbox: &Sandbox, flag: &str, file: &str, place: &str| {
+        let (mut client, _) = Client::connect(sandbox.command(&[flag, file, "mcp", "--service", "parrot"]));
+        let answer = client.call("parrot__echo", json!({"text": format!("{place}/notes.md")}));
+        client.hang_up();
+        assert_eq!(client.ended().code(), Some(0));
+        answer
+    };
+    let first = asked(&recorded, "--record", "tape.jsonl", "/srv/a");
+    assert!(first.to_string().contains("/srv/a/notes.md"), "{first}");
+    let tape = recorded.path("project/tape.jsonl");
+    let text = read(&tape);
+    assert!(!text.contains("/srv/a") && text.contains("[env PLACE]/notes.md"), "{text}");
+    for (sandbox, place) in [(&recorded, "/srv/a"), (&elsewhere, "/srv/b")] {
+        let played = asked(sandbox, "--replay", &tape.to_string_lossy(), place);
+        assert!(played["isError"] != true && played.to_string().contains("/notes.md"), "{played}");
+    }
 }
 
 #[test]

@@ -1,16 +1,28 @@
 //! Redacts a recording: replaces the values that a manifest passes to a service in variables, headers, queries and
 //! arguments that may be secrets with their origin.
+//!
+//! Invariant: the form of a line stays. Names of tools, prompts and parameters, and the fields and keywords of MCP and
+//! JSON Schema are kept, because a value may be a common word.
+
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::conversation::Content;
 use crate::manifest::{Placeholder, Transport, secret_arguments};
 use crate::services::Environment;
 use crate::services::environment::query_values;
+use crate::tool::{Catalog, ToolOutcome, ToolSpec};
 
 /// Minimum length of a redacted value; shorter values reveal nothing and occur everywhere. A value from the
 /// environment is more likely secret than one in a manifest.
 const SHORTEST_FROM_ENVIRONMENT: usize = 4;
 const SHORTEST_FROM_MANIFEST: usize = 8;
+
+/// Fields of MCP and JSON Schema whose texts are keywords, or names of parameters.
+const KEYWORDS: [&str; 8] = ["$ref", "$schema", "audience", "format", "mimeType", "required", "role", "type"];
+/// Fields of MCP and JSON Schema that can have any JSON.
+const ANY_JSON: [&str; 5] = ["_meta", "const", "default", "enum", "examples"];
 
 /// Values and their replacements, longest first, so that a partial match never leaves the rest of a value.
 #[derive(Debug, Clone, Default)]
@@ -72,26 +84,118 @@ impl Redaction {
         }
     }
 
-    pub(super) fn apply(&self, value: Value) -> Value {
+    /// Redacts what a service offers, but not the names by which it is requested.
+    pub(super) fn redact_catalog(&self, catalog: Catalog) -> Catalog {
+        let redact = |entries: Vec<Value>| entries.into_iter().map(|entry| self.redact_entry(entry)).collect();
+        Catalog {
+            tools: catalog.tools.into_iter().map(|tool| self.redact_tool(tool)).collect(),
+            prompts: catalog.prompts.into_iter().map(|prompt| self.redact_prompt(prompt)).collect(),
+            resources: redact(catalog.resources),
+            templates: redact(catalog.templates),
+            volatile: catalog.volatile,
+        }
+    }
+
+    fn redact_tool(&self, tool: ToolSpec) -> ToolSpec {
+        ToolSpec {
+            title: tool.title.map(|title| self.redact_text(title)),
+            description: self.redact_text(tool.description),
+            input_schema: self.redact_schema(&tool.input_schema),
+            output_schema: tool.output_schema.map(|schema| self.redact_schema(&schema)),
+            meta: tool.meta.map(|meta| self.redact_value(meta)),
+            ..tool
+        }
+    }
+
+    fn redact_schema(&self, schema: &Map<String, Value>) -> Arc<Map<String, Value>> {
+        Arc::new(self.redact_entry_fields(schema.clone()))
+    }
+
+    fn redact_prompt(&self, prompt: Value) -> Value {
+        let mut redacted = self.redact_entry(prompt.clone());
+        keep_name(&prompt, &mut redacted);
+        let arguments = prompt.get("arguments").and_then(Value::as_array);
+        let kept = redacted.get_mut("arguments").and_then(Value::as_array_mut);
+        for (argument, kept) in arguments.into_iter().flatten().zip(kept.into_iter().flatten()) {
+            keep_name(argument, kept);
+        }
+        redacted
+    }
+
+    pub(super) fn redact_outcome(&self, outcome: ToolOutcome) -> ToolOutcome {
+        let annotations = outcome.annotations.into_iter().map(|(index, value)| (index, self.redact_entry(value)));
+        ToolOutcome {
+            content: outcome.content.into_iter().map(|content| self.redact_content(content)).collect(),
+            structured: outcome.structured.map(|value| self.redact_value(value)),
+            annotations: annotations.collect(),
+            meta: outcome.meta.map(|meta| self.redact_value(meta)),
+            ..outcome
+        }
+    }
+
+    fn redact_content(&self, content: Content) -> Content {
+        match content {
+            Content::Text(text) => Content::Text(self.redact_text(text)),
+            Content::Injected(text) => Content::Injected(self.redact_text(text)),
+            Content::Image { mime, data } => Content::Image { mime, data: self.redact_text(data) },
+            Content::Audio { mime, data } => Content::Audio { mime, data: self.redact_text(data) },
+            Content::Resource(value) => Content::Resource(self.redact_entry(value)),
+            Content::Link(value) => Content::Link(self.redact_entry(value)),
+        }
+    }
+
+    /// Redacts JSON of MCP or a schema. The names of its fields stay.
+    pub(super) fn redact_entry(&self, value: Value) -> Value {
         match value {
-            Value::String(text) => Value::String(self.text(text)),
-            Value::Array(items) => items.into_iter().map(|item| self.apply(item)).collect(),
-            Value::Object(object) => {
-                let object: Map<_, _> =
-                    object.into_iter().map(|(name, value)| (self.text(name), self.apply(value))).collect();
-                Value::Object(object)
-            }
+            Value::String(text) => Value::String(self.redact_text(text)),
+            Value::Array(items) => items.into_iter().map(|item| self.redact_entry(item)).collect(),
+            Value::Object(fields) => Value::Object(self.redact_entry_fields(fields)),
             Value::Null | Value::Bool(_) | Value::Number(_) => value,
         }
     }
 
-    fn text(&self, mut text: String) -> String {
+    fn redact_entry_fields(&self, fields: Map<String, Value>) -> Map<String, Value> {
+        let redact = |(name, value): (String, Value)| {
+            let value = match name.as_str() {
+                // A parameter can have the name of a keyword. Then its schema is an object.
+                keyword if KEYWORDS.contains(&keyword) && !value.is_object() => value,
+                free if ANY_JSON.contains(&free) => self.redact_value(value),
+                _ => self.redact_entry(value),
+            };
+            (name, value)
+        };
+        fields.into_iter().map(redact).collect()
+    }
+
+    /// Redacts any JSON, the names of its fields included.
+    fn redact_value(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.redact_text(text)),
+            Value::Array(items) => items.into_iter().map(|item| self.redact_value(item)).collect(),
+            Value::Object(fields) => Value::Object(self.redact_fields(fields)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => value,
+        }
+    }
+
+    /// Redacts the arguments of a request, the names of the fields included.
+    pub(super) fn redact_fields(&self, fields: Map<String, Value>) -> Map<String, Value> {
+        fields.into_iter().map(|(name, value)| (self.redact_text(name), self.redact_value(value))).collect()
+    }
+
+    pub(super) fn redact_text(&self, mut text: String) -> String {
         for (value, label) in &self.0 {
             if text.contains(value) {
                 text = text.replace(value, label);
             }
         }
         text
+    }
+}
+
+/// Gives a redacted object its `name` back.
+fn keep_name(original: &Value, redacted: &mut Value) {
+    if let (Some(name), Some(kept)) = (original.get("name"), redacted.get_mut("name")) {
+        kept.clone_from(name);
     }
 }
 
@@ -119,7 +223,7 @@ mod tests {
         let said =
             json!({"text": "s3cret and an-argument in /home/x/a: 1", "json": "{\"LITERAL\":\"pass\\\"word\"}", "n": 1});
         assert_eq!(
-            Redaction::of(&stdio, &environment).apply(said),
+            Redaction::of(&stdio, &environment).redact_value(said),
             json!({"text": "[env TOKEN] and [argument api-key] in [env FOLDER]/a: 1", "json": "{\"LITERAL\":\"[env LITERAL]\"}", "n": 1})
         );
         let http = Transport::Http(HttpTransport {
@@ -127,12 +231,43 @@ mod tests {
             headers: [("Authorization".to_owned(), "Bearer abcdefgh".to_owned())].into(),
         });
         assert_eq!(
-            Redaction::of(&http, &environment).apply(json!([
+            Redaction::of(&http, &environment).redact_value(json!([
                 "Bearer abcdefgh",
                 "abcdefgh",
                 "/s3cret?key=a-query-value"
             ])),
             json!(["[header Authorization]", "[header Authorization]", "/[env TOKEN]?key=[query key]"])
+        );
+    }
+
+    #[test]
+    fn the_form_of_what_a_service_offers_stays() {
+        let words = ["object", "path", "find", "city", "properties"];
+        let redaction = Redaction(words.iter().map(|word| ((*word).to_owned(), "[env WORD]".to_owned())).collect());
+        let schema = json!({"type": "object", "required": ["path"], "properties": {"path": {
+            "type": "string", "description": "a path", "default": "path/x"}, "type": {"title": "find"}}});
+        let catalog: Catalog = serde_json::from_value(json!({
+            "tools": [{"name": "find", "title": null, "description": "find it", "input_schema": schema,
+                "output_schema": null, "hints": {}, "meta": null}],
+            "prompts": [{"name": "city", "title": "city", "arguments": [{"name": "path", "description": "path"}]}],
+            "resources": [{"uri": "file:///path", "name": "path", "mimeType": "text/find"}], "templates": [],
+        }))
+        .unwrap();
+        let kept = serde_json::to_value(redaction.redact_catalog(catalog)).unwrap();
+        let schema = json!({"type": "object", "required": ["path"], "properties": {"path": {
+            "type": "string", "description": "a [env WORD]", "default": "[env WORD]/x"}, "type": {"title": "[env WORD]"}}});
+        assert_eq!(kept["tools"][0]["input_schema"], schema);
+        assert_eq!(
+            (&kept["tools"][0]["name"], &kept["tools"][0]["description"]),
+            (&json!("find"), &json!("[env WORD] it"))
+        );
+        assert_eq!(
+            kept["prompts"][0],
+            json!({"name": "city", "title": "[env WORD]", "arguments": [{"name": "path", "description": "[env WORD]"}]})
+        );
+        assert_eq!(
+            kept["resources"][0],
+            json!({"uri": "file:///[env WORD]", "name": "[env WORD]", "mimeType": "text/find"})
         );
     }
 }
