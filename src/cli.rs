@@ -405,6 +405,9 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
     if let Err(error) = protected {
         tracing::warn!(%error, "what skein keeps could not be closed to other users");
     }
+    if !matches!(cli.command, Command::Doctor(_)) {
+        upgrade::record_new_user(&folders);
+    }
     let command = cli.command.name();
     let code = match run(cli, &folders, &mut output) {
         Ok(()) => 0,

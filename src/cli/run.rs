@@ -86,6 +86,10 @@ pub(super) fn run(
     if format == RunOutput::Text {
         trust::offer(folders, output)?;
     }
+    let reader = if std::io::stderr().is_terminal() { Reader::User } else { Reader::Script };
+    if let Some(changes) = upgrade::changes_once(folders, reader) {
+        output.aside(&format!("{changes}\n"));
+    }
     let given = RecipeInput::of(&args.recipe, folders, output)?;
     let requests = args.max_turns.or_else(|| given.as_ref()?.max_turns());
     let requests = requests.and_then(|requests| usize::try_from(requests).ok());
@@ -107,10 +111,6 @@ pub(super) fn run(
     }
     let global = recipe.as_ref().map_or_else(|| global.clone(), |recipe| recipe.with_sub_recipes(global));
     let first = format == RunOutput::Text && std::io::stderr().is_terminal() && opening.is_first();
-    let reader = if std::io::stderr().is_terminal() { Reader::User } else { Reader::Script };
-    if let Some(changes) = upgrade::changes_once(folders, reader) {
-        output.aside(&format!("{changes}\n"));
-    }
     let floor: Arc<ScreenLock> = Arc::default();
     let asker = asker(&floor, folders);
     // A recipe may retry, so only its final answer is printed.

@@ -28,29 +28,38 @@ pub(super) enum Reader {
     Script,
 }
 
-/// Returns the changes if an older Skein was used here and its user has not seen them yet. Later calls return `None`. Call it
-/// before the session store is opened, because a store shows that Skein was used.
+/// Records that a user has no older Skein, if nothing is stored yet. Call it before a command can create the session
+/// store, because a store without this record is that of an older Skein.
+pub(super) fn record_new_user(folders: &Folders) {
+    if !folders.data.join(MARKER).exists() && !has_older_data(&folders.data) {
+        record(folders, NEW_USER);
+    }
+}
+
+/// Returns the changes if an older Skein was used here and its user has not seen them yet. Later calls return `None`.
 pub(super) fn changes_once(folders: &Folders, reader: Reader) -> Option<String> {
-    let marker = folders.data.join(MARKER);
-    if marker.exists() {
+    let is_told = folders.data.join(MARKER).exists();
+    if is_told || reader == Reader::Script || !has_older_data(&folders.data) {
         return None;
     }
-    let upgraded = has_older_data(&folders.data);
-    if upgraded && reader == Reader::Script {
-        return None;
-    }
-    let record = || {
+    // Without the record, the changes would be shown at every start.
+    record(folders, TOLD).then(|| CHANGES.join("\n"))
+}
+
+/// Writes the record. Returns false if that failed; the log has the reason.
+fn record(folders: &Folders, text: &str) -> bool {
+    let write = || {
         super::private_files::make_folder(&folders.data)?;
-        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&marker)?;
-        file.write_all(if upgraded { TOLD } else { NEW_USER }.as_bytes())
+        let mut options = std::fs::OpenOptions::new();
+        let marker = folders.data.join(MARKER);
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(marker)?;
+        file.write_all(text.as_bytes())
     };
-    let written: std::io::Result<()> = record();
-    if let Err(error) = written {
-        tracing::warn!(%error, "it cannot be recorded that the changes of this version were shown");
-        // Without the record, the changes would be shown at every start.
-        return None;
+    let written: std::io::Result<()> = write();
+    if let Err(error) = &written {
+        tracing::warn!(%error, "it cannot be recorded whether the user knows the changes of this version");
     }
-    upgraded.then(|| CHANGES.join("\n"))
+    written.is_ok()
 }
 
 /// Returns true if the user had an older Skein, whether the changes were shown or not.

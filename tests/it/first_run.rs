@@ -59,6 +59,7 @@ fn the_first_time_it_says_what_is_active_and_what_to_type_next() {
     let shown = at_a_terminal(&sandbox, &["run", "list"], &[]);
     assert!(shown.contains("goose/assistant with developer, knowledge, memory, todo; model: offline"), "{shown}");
     assert!(shown.contains("`skein configure`") && shown.contains("`skein tutorial`"), "{shown}");
+    assert!(!shown.contains("This version of Skein"), "there is no older one: {shown}");
     for configured in [&["run", "--model", "offline", "list"][..], &["run", "--json", "list"]] {
         let shown = at_a_terminal(&sandbox, configured, &[]);
         assert!(!shown.contains("skein configure"), "{shown}");

@@ -67,6 +67,23 @@ fn databases_of_every_earlier_version_open() {
     }
 }
 
+/// A command that creates the store must not look like an older version to the next one.
+#[test]
+fn only_users_of_an_older_version_read_the_changes() {
+    const CHANGES: &str = "This version of Skein behaves differently:";
+    for first in [&["sessions", "list"][..], &["report"], &["run", "list"]] {
+        let sandbox = Sandbox::new();
+        let run = sandbox.skein(first);
+        assert!(run.code == 0 && sandbox.path("data/sessions.db").exists(), "{}", run.whole());
+        let doctor = sandbox.skein(&["doctor"]);
+        assert!(!doctor.stdout.contains(CHANGES), "{first:?}: {}", doctor.whole());
+    }
+    let sandbox = newest_machine();
+    assert_eq!(sandbox.skein(&["sessions", "list"]).code, 0);
+    let doctor = sandbox.skein(&["doctor"]);
+    assert!(doctor.stdout.contains(CHANGES), "{}", doctor.whole());
+}
+
 #[test]
 fn manifests_config_and_trust_of_earlier_versions_are_used() {
     for version in versions() {
