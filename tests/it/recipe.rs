@@ -348,8 +348,16 @@ fn the_checks_of_a_recipe_need_consent_like_every_call() {
     sandbox.write("project/make.yaml", UNTIL_DONE);
     let unheard = model(&["Done."]);
     let run = unheard.run(&sandbox, &["--recipe", "make.yaml", "--param", "file=made"]);
-    assert_eq!(run.code, 5, "nobody is there to be asked: {}", run.whole());
+    assert_eq!((run.code, run.stdout.trim()), (5, "Done."), "nobody is there to be asked: {}", run.whole());
+    assert!(run.stderr.contains("1 tool call was refused:\n  developer__shell {\"command\":"), "{}", run.whole());
     assert!(!sandbox.path("project/tries").exists());
+    let unheard = model(&["Done."]);
+    let run = unheard.run(&sandbox, &["--json", "--recipe", "make.yaml", "--param", "file=made"]);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|_| panic!("{}", run.whole()));
+    assert_eq!((run.code, &report["text"]), (5, &json!("Done.")), "{}", run.whole());
+    let error = report["error"].as_str().unwrap_or_default();
+    assert!(error.contains("1 tool call was refused: developer__shell"), "{report}");
+    assert_eq!(report["refused_calls"][0]["arguments"]["command"], "test -f made", "{report}");
 }
 
 #[test]

@@ -8,13 +8,14 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::super::output::{CommandError, display_line};
+use super::super::progress::RefusedCall;
 use super::super::runtime::bind_failure;
 use crate::agents::{StopReason, TurnEnd};
 use crate::broker::{Binding, BoundTool};
 use crate::conversation::{Content, Usage};
 use crate::graph::Plan;
 use crate::ids::{ModeId, ServiceName};
-use crate::manifest::{ApprovalLevel, RecipeFile, Retry};
+use crate::manifest::{RecipeFile, Retry};
 use crate::recipe::{RecipeError, ResponseSchema};
 use crate::session::Session;
 use crate::tool::{CallContext, ToolOutcome};
@@ -49,11 +50,29 @@ pub(in super::super) struct RecipeOutcome {
     pub(in super::super) structured: Option<Value>,
     /// Why the recipe failed although the turn succeeded.
     pub(in super::super) failed: Option<CommandError>,
+    /// The answer does not match the schema, or a check failed.
+    pub(in super::super) is_rejected: bool,
+    /// The command of the recipe that was refused.
+    pub(in super::super) refused: Option<RefusedCall>,
+}
+
+/// Why a command of a recipe did not run.
+enum CommandStop {
+    Refused(RefusedCall),
+    Failed(CommandError),
 }
 
 impl RecipeOutcome {
     pub(in super::super) fn new(session: Arc<Session>, (end, in_time): (TurnEnd, bool)) -> Self {
-        Self { session, end, in_time, structured: None, failed: None }
+        Self { session, end, in_time, structured: None, failed: None, is_rejected: false, refused: None }
+    }
+
+    /// Ends a recipe whose command did not run. A refused command leaves the answer.
+    fn stop(self, stop: CommandStop) -> Result<Self, CommandError> {
+        match stop {
+            CommandStop::Refused(call) => Ok(Self { refused: Some(call), ..self }),
+            CommandStop::Failed(error) => Err(error),
+        }
     }
 
     /// Returns true if the model finished its answer.
@@ -135,9 +154,12 @@ impl FilledRecipe {
             let Some(retry) = self.file.retry.as_ref().filter(|_| done.has_answer() && done.failed.is_none()) else {
                 return Ok(done);
             };
-            let Some(failed) = first_failed_check(retry, &done.session, &binding, stage).await? else {
-                return Ok(done);
+            let failed = match first_failed_check(retry, &done.session, &binding, stage).await {
+                Ok(Some(failed)) => failed,
+                Ok(None) => return Ok(done),
+                Err(stop) => return done.stop(stop),
             };
+            done.is_rejected = true;
             if again == retry.max_retries {
                 let problem = format!("the recipe's check failed: {failed}");
                 done.failed = Some(CommandError::work(problem, "see what it says; the session has the rest"));
@@ -146,7 +168,10 @@ impl FilledRecipe {
             stage.notify(&format!("the check failed: {failed}"));
             if let Some(command) = &retry.on_failure {
                 let seconds = retry.on_failure_timeout_seconds.or(retry.timeout_seconds);
-                let outcome = shell(command, seconds, &done.session, &binding, stage).await?;
+                let outcome = match shell(command, seconds, &done.session, &binding, stage).await {
+                    Ok(outcome) => outcome,
+                    Err(stop) => return done.stop(stop),
+                };
                 if outcome.is_error {
                     stage.notify(&format!("`on_failure` failed: {}", last_line(&outcome)));
                 }
@@ -184,6 +209,7 @@ impl FilledRecipe {
             if again == MAX_CORRECTIONS {
                 let problem = format!("the answer does not fit the recipe's `json_schema`: {reason}");
                 done.failed = Some(CommandError::work(problem, "try another model, or a simpler schema"));
+                done.is_rejected = true;
                 break;
             }
             stage.notify(&format!("the answer does not fit the schema: {reason}"));
@@ -226,7 +252,7 @@ async fn first_failed_check(
     session: &Session,
     binding: &Binding,
     stage: &dyn Stage,
-) -> Result<Option<String>, CommandError> {
+) -> Result<Option<String>, CommandStop> {
     for check in &retry.checks {
         let outcome = shell(&check.command, retry.timeout_seconds, session, binding, stage).await?;
         if outcome.is_error {
@@ -243,21 +269,23 @@ async fn shell(
     session: &Session,
     binding: &Binding,
     stage: &dyn Stage,
-) -> Result<ToolOutcome, CommandError> {
+) -> Result<ToolOutcome, CommandStop> {
     let is_shell = |tool: &BoundTool| tool.service.as_str() == "developer" && tool.spec.name.as_str() == "shell";
     let name = binding.tools().iter().find(|(_, tool)| is_shell(tool)).map(|(name, _)| name.clone());
-    let name =
-        name.ok_or_else(|| CommandError::work("there is no shell for the recipe's checks", "choose another mode"))?;
+    let name = name.ok_or_else(|| {
+        CommandStop::Failed(CommandError::work("there is no shell for the recipe's checks", "choose another mode"))
+    })?;
     stage.notify(&format!("running {}", display_line(command)));
     let mut arguments = Map::from_iter([("command".to_owned(), json!(command))]);
     arguments.extend(seconds.map(|seconds| ("timeout".to_owned(), json!(seconds))));
     let context = CallContext::new(Arc::clone(session.context())).with_cancel(stage.cancel());
-    let outcome = binding.call(&name, arguments, context).await.map_err(|_| CommandError::Interrupted)?;
-    let refused = || CommandError::Refused {
-        calls: vec![format!("{name} {}", display_line(command))],
-        is_auto: binding.approval() == ApprovalLevel::Auto,
-    };
-    if outcome.refused { Err(refused()) } else { Ok(outcome) }
+    let outcome = binding.call(&name, arguments.clone(), context).await;
+    let outcome = outcome.map_err(|_| CommandStop::Failed(CommandError::Interrupted))?;
+    if outcome.refused {
+        let call = RefusedCall { tool: name, arguments: Value::Object(arguments), by: None };
+        return Err(CommandStop::Refused(call));
+    }
+    Ok(outcome)
 }
 
 /// Returns the last line of the output, which has the result of the command.

@@ -243,6 +243,9 @@ fn outcome(done: RecipeOutcome) -> anyhow::Result<ToolOutcome> {
     if let Some(failure) = done.failed {
         bail!(failure.problem());
     }
+    if let Some(call) = done.refused {
+        bail!("{call} was refused");
+    }
     match done.end.ending {
         StopReason::EndTurn | StopReason::MaxTokens => {
             let text = done.structured.as_ref().map_or_else(|| done.session.last_answer(), Value::to_string);

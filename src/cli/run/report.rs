@@ -23,10 +23,11 @@ pub(super) struct TurnReport {
 
 impl TurnReport {
     pub(super) fn new(
-        done: RecipeOutcome,
-        refused: Vec<RefusedCall>,
+        mut done: RecipeOutcome,
+        mut refused: Vec<RefusedCall>,
         verdict: Option<Result<Verification, VerificationError>>,
     ) -> Self {
+        refused.extend(done.refused.take());
         let delegator = done.session.context().delegator.get();
         // Without an id, the list of tasks is never an error.
         let parts = delegator.and_then(|delegator| delegator.tasks(None).ok()).unwrap_or_default();
@@ -36,13 +37,13 @@ impl TurnReport {
     /// Prints the rest of the output in the given format. `late` is true if the answer was not printed as it arrived,
     /// `is_ended` if the line break after it was.
     pub(super) fn print(&self, format: RunOutput, late: bool, is_ended: bool, output: &mut CommandOutput) {
-        let RecipeOutcome { session, end, structured, failed, .. } = &self.done;
+        let RecipeOutcome { session, end, structured, is_rejected, .. } = &self.done;
         match format {
-            RunOutput::Text if late => match (structured, failed) {
-                (Some(value), None) => output.json(value),
-                (None, None) => output.line(&display_lines(&session.last_answer())),
+            RunOutput::Text if late => match structured {
                 // An answer that fails the schema or the checks is not printed.
-                (_, Some(_)) => {}
+                _ if *is_rejected => {}
+                Some(value) => output.json(value),
+                None => output.line(&display_lines(&session.last_answer())),
             },
             RunOutput::Text if !is_ended => output.text("\n"),
             RunOutput::Text | RunOutput::StreamJson => {}
