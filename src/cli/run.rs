@@ -203,16 +203,10 @@ impl Stage for Turns<'_> {
             let pending = session.begin().map_err(|error| prompt_failure(&error))?;
             let turn = self.opening.orchestrator.prompt(pending, prompt, self.options, front, &cancel);
             tokio::pin!(turn);
-            let limit = async {
-                match self.deadline {
-                    Some(deadline) => tokio::time::sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
-            };
             let (ended, in_time) = tokio::select! {
                 biased;
                 ended = &mut turn => (ended, true),
-                () = limit => {
+                () = self.wait_for_limit() => {
                     cancel.cancel();
                     (turn.await, false)
                 }
@@ -227,6 +221,15 @@ impl Stage for Turns<'_> {
 
     fn cancel(&self) -> CancellationToken {
         self.started.interrupt()
+    }
+
+    fn wait_for_limit(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            match self.deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        })
     }
 }
 

@@ -361,6 +361,26 @@ fn the_checks_of_a_recipe_need_consent_like_every_call() {
 }
 
 #[test]
+fn the_time_limit_of_a_run_also_ends_its_checks() {
+    let sandbox = Sandbox::new();
+    let recipe = |check: &str, on_failure: &str| {
+        format!(
+            "title: Wait\ndescription: Waits.\nprompt: Go.\nretry:\n  max_retries: 2\n  checks: [{{type: shell, command: \
+             \"{check}\"}}]\n  on_failure: {on_failure}\n"
+        )
+    };
+    for (check, on_failure, answer) in [("sleep 60", "true", "Done."), ("false", "sleep 60", "")] {
+        sandbox.write("project/wait.yaml", &recipe(check, on_failure));
+        let model = model(&["Done."]);
+        let began = std::time::Instant::now();
+        let run = model.run(&sandbox, &["--time-limit", "6s", "--approval", "auto", "--recipe", "wait.yaml"]);
+        assert!(began.elapsed() < std::time::Duration::from_secs(40), "the command was ended");
+        assert_eq!((run.code, run.stdout.trim()), (3, answer), "{}", run.whole());
+        assert!(run.stderr.contains("the time limit was reached"), "{}", run.whole());
+    }
+}
+
+#[test]
 fn a_sub_recipe_is_a_tool_that_runs_in_a_session_of_its_own() {
     let sandbox = Sandbox::new();
     let main = "title: Report\ndescription: Reports.\nprompt: Report on {{ topic }}.\nparameters: [{key: topic, input_type: string, requirement: \

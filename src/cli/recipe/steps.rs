@@ -39,6 +39,11 @@ pub(in super::super) trait Stage: Send + Sync {
     fn notify(&self, text: &str);
 
     fn cancel(&self) -> CancellationToken;
+
+    /// Waits until the time limit is reached. Without one, it waits for ever.
+    fn wait_for_limit(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// The result of a recipe.
@@ -56,9 +61,10 @@ pub(in super::super) struct RecipeOutcome {
     pub(in super::super) refused: Option<RefusedCall>,
 }
 
-/// Why a command of a recipe did not run.
+/// Why a command of a recipe did not run, or not to its end.
 enum CommandStop {
     Refused(RefusedCall),
+    TimeLimit,
     Failed(CommandError),
 }
 
@@ -67,10 +73,11 @@ impl RecipeOutcome {
         Self { session, end, in_time, structured: None, failed: None, is_rejected: false, refused: None }
     }
 
-    /// Ends a recipe whose command did not run. A refused command leaves the answer.
+    /// Ends a recipe whose command did not run to its end. A refusal and the time limit leave the answer.
     fn stop(self, stop: CommandStop) -> Result<Self, CommandError> {
         match stop {
             CommandStop::Refused(call) => Ok(Self { refused: Some(call), ..self }),
+            CommandStop::TimeLimit => Ok(Self { in_time: false, ..self }),
             CommandStop::Failed(error) => Err(error),
         }
     }
@@ -278,8 +285,20 @@ async fn shell(
     stage.notify(&format!("running {}", display_line(command)));
     let mut arguments = Map::from_iter([("command".to_owned(), json!(command))]);
     arguments.extend(seconds.map(|seconds| ("timeout".to_owned(), json!(seconds))));
-    let context = CallContext::new(Arc::clone(session.context())).with_cancel(stage.cancel());
-    let outcome = binding.call(&name, arguments.clone(), context).await;
+    let cancel = stage.cancel().child_token();
+    let context = CallContext::new(Arc::clone(session.context())).with_cancel(cancel.clone());
+    let call = binding.call(&name, arguments.clone(), context);
+    tokio::pin!(call);
+    let outcome = tokio::select! {
+        biased;
+        () = stage.wait_for_limit() => {
+            cancel.cancel();
+            // The command ends with its processes.
+            drop(call.await);
+            return Err(CommandStop::TimeLimit);
+        }
+        outcome = &mut call => outcome,
+    };
     let outcome = outcome.map_err(|_| CommandStop::Failed(CommandError::Interrupted))?;
     if outcome.refused {
         let call = RefusedCall { tool: name, arguments: Value::Object(arguments), by: None };

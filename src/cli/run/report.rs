@@ -69,14 +69,15 @@ impl TurnReport {
 
     fn reason_and_error(&self) -> (&'static str, Option<String>) {
         let failed = || self.done.failed.as_ref().map(CommandError::problem);
-        let incomplete = || failed().or_else(|| self.refusal()).or_else(|| self.part_failures());
+        // A check of a recipe can reach the limit after the turn.
+        let late = || (!self.done.in_time).then(|| "the time limit was reached".to_owned());
+        let incomplete = || late().or_else(failed).or_else(|| self.refusal()).or_else(|| self.part_failures());
         match &self.done.end.ending {
             StopReason::EndTurn | StopReason::CallRefused { .. } => ("end_turn", incomplete()),
             StopReason::MaxTokens => ("max_tokens", incomplete()),
             StopReason::Refusal => ("refusal", incomplete()),
             StopReason::Exhausted { why } => ("max_turn_requests", Some(why.clone())),
-            StopReason::Cancelled if !self.done.in_time => ("cancelled", Some("the time limit was reached".to_owned())),
-            StopReason::Cancelled => ("cancelled", None),
+            StopReason::Cancelled => ("cancelled", late()),
             StopReason::Failed { why, .. } => ("error", Some(why.clone())),
         }
     }
