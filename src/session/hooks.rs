@@ -2,8 +2,8 @@
 //!
 //! A child session has none of these events, because it belongs to a turn of its parent. Hooks about calls apply to it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -27,11 +27,13 @@ const STOP_NOTE: &str = "a hook of the user asks you to continue";
 pub(super) struct SessionHooks {
     is_reopened: bool,
     has_started: AtomicBool,
+    /// The texts of the hooks at the start. `None` until these hooks have ended, empty once a prompt has the texts.
+    start_texts: Mutex<Option<Vec<String>>>,
 }
 
 impl SessionHooks {
     pub(super) fn new(is_reopened: bool) -> Self {
-        Self { is_reopened, has_started: AtomicBool::new(false) }
+        Self { is_reopened, has_started: AtomicBool::new(false), start_texts: Mutex::default() }
     }
 }
 
@@ -47,16 +49,19 @@ impl Session {
         if self.permit.is_none() {
             return Ok(None);
         }
-        let is_first = !self.hooks.has_started.swap(true, Ordering::Relaxed);
+        self.hooks.has_started.store(true, Ordering::Relaxed);
         let run = async {
             let events = [HookEvent::SessionStart, HookEvent::UserPromptSubmit];
             let Some(binding) = self.hook_binding(setup, &events).await? else { return Ok(None) };
-            let mut texts = Vec::new();
-            if is_first {
+            if self.start_texts().is_none() {
                 let source = if self.hooks.is_reopened { "resume" } else { "startup" };
                 let fields = fields([("source", json!(source))]);
                 let occasion = HookOccasion { event: HookEvent::SessionStart, subject: source, fields };
-                texts.extend(self.run_hooks(&binding, occasion, cancel).await.context);
+                let verdict = self.run_hooks(&binding, occasion, cancel).await;
+                if cancel.is_cancelled() {
+                    return Ok(None);
+                }
+                *self.start_texts() = Some(verdict.context);
             }
             let fields = fields([("prompt", json!(prompt))]);
             let occasion = HookOccasion { event: HookEvent::UserPromptSubmit, subject: "", fields };
@@ -64,6 +69,8 @@ impl Session {
             if let Some(reason) = verdict.refusal {
                 return Err(PromptError::HookRefusal { reason });
             }
+            // A refused or cancelled prompt leaves the texts to the next one.
+            let mut texts: Vec<_> = self.start_texts().iter_mut().flat_map(std::mem::take).collect();
             texts.extend(verdict.context);
             Ok::<_, PromptError>((!texts.is_empty()).then(|| add_mark(PROMPT_NOTE, &texts.join("\n\n"))))
         };
@@ -72,6 +79,10 @@ impl Session {
             () = cancel.cancelled() => Ok(None),
             added = run => added,
         }
+    }
+
+    fn start_texts(&self) -> MutexGuard<'_, Option<Vec<String>>> {
+        self.hooks.start_texts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs the hooks at the end of a turn of an exchange, and lets the model continue if a hook asks for that.

@@ -152,6 +152,29 @@ fn refused_prompt_reaches_no_model() {
 }
 
 #[test]
+fn text_of_the_session_start_waits_for_an_accepted_prompt() {
+    let refuse = "grep -q password && { echo 'no secrets' >&2; exit 2; }; exit 0";
+    let sandbox =
+        sandbox(&[("SessionStart", "echo started >> starts; echo the branch is main"), ("UserPromptSubmit", refuse)]);
+    let model = ScriptedModel::new(|_| scripted::Answer::Says(vec!["hello".to_owned()]));
+    let command = model.offered_to(sandbox.command(&["acp", "-a", "coding/backend"]));
+    let mut client = Acp::launch(&sandbox, command);
+    client.introduce(&json!({}));
+    let session = client.session();
+    let text = json!([{"type": "text", "text": "the password"}]);
+    client.refused("session/prompt", json!({"sessionId": session, "prompt": text}));
+    client.prompt(&session, "hi");
+    client.prompt(&session, "and now?");
+    for words in ["hi", "and now?"] {
+        let requests = model.requests();
+        let request = requests.iter().find(|request| scripted::asked(request).contains(words)).expect("a request");
+        let messages = request["messages"].to_string();
+        assert_eq!(messages.matches("the branch is main").count(), 1, "{words}: {messages}");
+    }
+    assert_eq!(read(sandbox.path("project/starts")), "started\n", "the hook ran once");
+}
+
+#[test]
 fn a_hook_that_fails_is_reported_and_blocks_only_if_it_says_so() {
     for (hook, says) in [
         (json!({"command": "echo broken >&2; exit 1"}), "it ended with exit code 1: broken"),
