@@ -106,6 +106,7 @@ pub(super) fn block_on_until<T>(
     work: impl AsyncFnOnce(&CommandRuntime, &mut CommandOutput) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
     let cassette = cassette(global)?;
+    let recording = cassette.clone();
     process::adopt_orphans().map_err(|error| {
         CommandError::work(
             format!("skein cannot watch the processes that it starts: {error}"),
@@ -170,7 +171,22 @@ pub(super) fn block_on_until<T>(
     if std::fs::remove_dir_all(&scratch).is_err() && scratch.exists() {
         tracing::warn!(folder = %scratch.display(), "scratch files are left behind");
     }
-    result
+    match (recording_failure(recording.as_ref(), global), result) {
+        (Some(failure), Ok(_)) => Err(failure),
+        (Some(failure), Err(error)) => {
+            failure.print(output);
+            Err(error)
+        }
+        (None, result) => result,
+    }
+}
+
+/// Returns an error if the file of `--record` does not have all requests.
+fn recording_failure(cassette: Option<&Cassette>, global: &Global) -> Option<CommandError> {
+    let reason = cassette?.failure()?;
+    let file = display_line(&global.record.as_ref()?.to_string_lossy());
+    let problem = format!("the recording {file} is not complete: {reason}");
+    Some(CommandError::work(problem, "make room for it, or name another file, and record again"))
 }
 
 /// Returns what all sandboxes of this command have in common.

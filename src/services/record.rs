@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -64,10 +64,9 @@ impl Interaction {
                 arguments: redaction.redact_fields(arguments),
                 answer: answer.redact(redaction, |outcome| redaction.redact_outcome(outcome)),
             },
-            Interaction::Resource { uri, answer } => Interaction::Resource {
-                uri: redaction.redact_text(uri),
-                answer: answer.redact(redaction, redact_json),
-            },
+            Interaction::Resource { uri, answer } => {
+                Interaction::Resource { uri: redaction.redact_text(uri), answer: answer.redact(redaction, redact_json) }
+            }
             Interaction::Prompt { name, arguments, answer } => Interaction::Prompt {
                 name,
                 arguments: redaction.redact_fields(arguments),
@@ -149,7 +148,11 @@ pub struct Cassette(Arc<CassetteMode>);
 
 #[derive(Debug)]
 enum CassetteMode {
-    Recording(RecordingFile),
+    Recording {
+        file: RecordingFile,
+        /// The error of the first line that is missing.
+        failure: OnceLock<String>,
+    },
     Playing(HashMap<ServiceName, Vec<Interaction>>),
 }
 
@@ -158,7 +161,7 @@ impl Cassette {
     pub fn to_file(path: &Path) -> Result<Self, RecordError> {
         let is_line = |line: &str| serde_json::from_str::<CassetteLine>(line).is_ok();
         let file = RecordingFile::open(path, is_line).map_err(|error| unusable(path, &error))?;
-        Ok(Self(Arc::new(CassetteMode::Recording(file))))
+        Ok(Self(Arc::new(CassetteMode::Recording { file, failure: OnceLock::new() })))
     }
 
     pub fn from_file(path: &Path) -> Result<Self, RecordError> {
@@ -183,6 +186,14 @@ impl Cassette {
             interactions.entry(line.service).or_default().push(line.interaction);
         }
         Ok(Self(Arc::new(CassetteMode::Playing(interactions))))
+    }
+
+    /// Returns why a line could not be written. `None` if the recording is complete, or none is made.
+    pub fn failure(&self) -> Option<&str> {
+        match &*self.0 {
+            CassetteMode::Recording { failure, .. } => failure.get().map(String::as_str),
+            CassetteMode::Playing(_) => None,
+        }
     }
 
     pub(super) fn replays(&self) -> bool {
@@ -220,11 +231,12 @@ impl Cassette {
     }
 
     fn write(&self, line: &CassetteLine) {
-        let CassetteMode::Recording(file) = &*self.0 else { return };
+        let CassetteMode::Recording { file, failure } = &*self.0 else { return };
         let text = serde_json::to_string(line);
         let written = text.map_err(std::io::Error::from).and_then(|text| file.write_line(&text));
         if let Err(error) = written {
             tracing::error!(%error, "the recording has a gap");
+            failure.get_or_init(|| error.to_string());
         }
     }
 }

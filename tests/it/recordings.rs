@@ -178,11 +178,23 @@ fn a_failed_run_keeps_an_earlier_recording() {
     assert_eq!(kept, [services.as_str(), model, "notes\n"]);
 }
 
+#[test]
+fn a_recording_that_cannot_be_written_is_an_error() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.skein(&["--record", "/dev/full", "run", "list"]);
+    assert_eq!(run.code, 1, "{}", run.whole());
+    let expected = "error: the recording /dev/full is not complete: No space left on device";
+    assert!(run.stderr.contains(expected), "{}", run.whole());
+    assert!(!run.stdout.is_empty(), "the work was done: {}", run.whole());
+}
+
 /// The values are words of the request, of the tool's name, and of the form of a line.
 #[test]
 fn a_recording_with_redacted_requests_is_played() {
-    let recorded = Sandbox::new().with("KIND", "call").with("TOOL", "echo").with("PART", "text").with("PLACE", "/srv/a");
-    let elsewhere = Sandbox::new().with("KIND", "call").with("TOOL", "echo").with("PART", "text").with("PLACE", "/srv/b");
+    let recorded =
+        Sandbox::new().with("KIND", "call").with("TOOL", "echo").with("PART", "text").with("PLACE", "/srv/a");
+    let elsewhere =
+        Sandbox::new().with("KIND", "call").with("TOOL", "echo").with("PART", "text").with("PLACE", "/srv/b");
     let manifest = format!(
         "version: 1\nkind: service\nname: parrot\ndescription: Repeats.\ntransport:\n  stdio:\n    command: {}\n    \
          env: {{A: '${{env:KIND}}', B: '${{env:TOOL}}', C: '${{env:PART}}', D: '${{env:PLACE}}'}}\n",
