@@ -34,7 +34,7 @@ pub use external::{
     AgentSandbox, ChunkTemplate, ExternalAgent, ExternalAgentError, ExternalAgentSpec, ExternalAgents,
     ExternalOptionError, ExternalSession, ExternalSessionRequest, RemoteAgentSpec, ResumePolicy, notify_native,
 };
-pub use history::{History, active_events};
+pub use history::{History, active_events, active_places};
 pub use judge::ModelJudge;
 pub use metered_provider::MeteredProvider;
 pub use models::models;

@@ -144,19 +144,24 @@ impl History {
 /// has no effect.
 pub fn active_events<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<(usize, &'a Event)> {
     let all: Vec<&Event> = events.into_iter().collect();
+    active_places(all.iter().copied().map(Some)).into_iter().map(|place| (place, all[place])).collect()
+}
+
+/// Returns the indices of the events that were not undone. `None` is an event that this Skein cannot read.
+pub fn active_places<'a>(events: impl IntoIterator<Item = Option<&'a Event>>) -> Vec<usize> {
     // For each event, the last one that counted before it; then the last one that counts after each number of events.
-    let mut earlier: Vec<Option<usize>> = Vec::with_capacity(all.len());
+    let mut earlier: Vec<Option<usize>> = Vec::new();
     let mut last_after: Vec<Option<usize>> = vec![None];
-    for (at, event) in all.iter().enumerate() {
+    for (at, event) in events.into_iter().enumerate() {
         let last = last_after[at];
         earlier.push(last);
         last_after.push(match event {
-            Event::Undone { events } => last_after.get(*events).copied().unwrap_or(last),
+            Some(Event::Undone { events }) => last_after.get(*events).copied().unwrap_or(last),
             _ => Some(at),
         });
     }
     let last = last_after.last().copied().flatten();
-    let mut standing: Vec<_> = std::iter::successors(last, |at| earlier[*at]).map(|at| (at, all[at])).collect();
+    let mut standing: Vec<_> = std::iter::successors(last, |at| earlier[*at]).collect();
     standing.reverse();
     standing
 }

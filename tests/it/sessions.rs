@@ -136,6 +136,22 @@ fn show_is_the_talk_by_the_beginning_of_its_id() {
 }
 
 #[test]
+fn undone_turns_are_marked() {
+    let sandbox = Sandbox::new();
+    let mut events = [turn("first", "one"), turn("second", "two")].concat();
+    events.push(NewEvent { kind: "from the future".into(), body: r#"{"event":"dreamt"}"#.to_owned(), text: None });
+    events.push(stored(&Event::Undone { events: 5 }, None));
+    events.extend(turn("third", "three"));
+    let id = stored_here(&sandbox, events);
+    let shown = sandbox.skein(&["sessions", "show", &id]).stdout;
+    let prompts: Vec<_> = shown.lines().filter(|line| line.starts_with('›')).collect();
+    assert_eq!(prompts, ["› first", "› second (undone)", "› third"]);
+    let markdown = sandbox.skein(&["sessions", "export", &id, "--format", "markdown"]).stdout;
+    let headings: Vec<_> = markdown.lines().filter(|line| line.starts_with("## You")).collect();
+    assert_eq!(headings, ["## You", "## You (undone)", "## You"], "{markdown}");
+}
+
+#[test]
 fn markdown_export_is_complete_and_blocks_stay_closed() {
     let sandbox = Sandbox::new();
     let id = stored_here(&sandbox, turn("read my notes", "There are none."));

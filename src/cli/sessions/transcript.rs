@@ -3,11 +3,13 @@
 //! Events are `agents::Event`. An event that cannot be parsed, because it is damaged or of another version, is shown as
 //! unreadable.
 
+use std::collections::HashSet;
+
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::super::output::{BOLD, CommandOutput, QUIET, display_line, display_lines};
-use crate::agents::{Event, StopReason};
+use crate::agents::{Event, StopReason, active_places};
 use crate::clock;
 use crate::conversation::{Content, Message, MessagePart, Role};
 use crate::store::{StoredEvent, StoredSession};
@@ -19,7 +21,10 @@ const GLANCE: usize = 160;
 /// An item of the transcript.
 enum TranscriptItem {
     /// Text of the user.
-    Prompt(String),
+    Prompt {
+        text: String,
+        is_undone: bool,
+    },
     /// Text of the agent.
     Answer(String),
     Call {
@@ -35,15 +40,27 @@ enum TranscriptItem {
     Remark(String),
 }
 
-fn items(event: &StoredEvent) -> Vec<TranscriptItem> {
-    let Ok(read) = serde_json::from_str::<Event>(&event.body) else {
-        return vec![TranscriptItem::Remark(format!(
-            "event {} ({}) cannot be read by this skein",
-            event.seq,
-            display_line(&event.kind)
-        ))];
-    };
-    items_of(read)
+/// Returns the items of all events. The prompts of undone turns are marked.
+fn items(events: &[StoredEvent]) -> Vec<TranscriptItem> {
+    let read: Vec<Option<Event>> = events.iter().map(|event| serde_json::from_str(&event.body).ok()).collect();
+    let active: HashSet<usize> = active_places(read.iter().map(Option::as_ref)).into_iter().collect();
+    let mut items = Vec::new();
+    for (place, (read, event)) in read.into_iter().zip(events).enumerate() {
+        let Some(read) = read else {
+            items.push(TranscriptItem::Remark(format!(
+                "event {} ({}) cannot be read by this skein",
+                event.seq,
+                display_line(&event.kind)
+            )));
+            continue;
+        };
+        let is_undone = !active.contains(&place);
+        items.extend(items_of(read).into_iter().map(|item| match item {
+            TranscriptItem::Prompt { text, .. } => TranscriptItem::Prompt { text, is_undone },
+            item => item,
+        }));
+    }
+    items
 }
 
 fn items_of(event: Event) -> Vec<TranscriptItem> {
@@ -98,7 +115,7 @@ fn message_items(message: &Message) -> Vec<TranscriptItem> {
     let mut items: Vec<_> = (injected > 0).then_some(TranscriptItem::Remark(remark)).into_iter().collect();
     match message.role {
         _ if text.trim().is_empty() => {}
-        Role::User => items.push(TranscriptItem::Prompt(text)),
+        Role::User => items.push(TranscriptItem::Prompt { text, is_undone: false }),
         Role::Assistant => items.push(TranscriptItem::Answer(text)),
     }
     items
@@ -142,11 +159,12 @@ pub(super) fn show(session: &StoredSession, events: &[StoredEvent], output: &mut
     for (name, value) in about(session) {
         output.line(&format!("  {QUIET}{name:<7}{QUIET:#} {value}"));
     }
-    for item in events.iter().flat_map(items) {
+    for item in items(events) {
         match item {
-            TranscriptItem::Prompt(text) => {
+            TranscriptItem::Prompt { text, is_undone } => {
                 let text = display_lines(&text).replace('\n', "\n  ");
-                output.line(&format!("\n{BOLD}› {text}{BOLD:#}"));
+                let undone = if is_undone { format!(" {QUIET}(undone){QUIET:#}") } else { String::new() };
+                output.line(&format!("\n{BOLD}› {text}{BOLD:#}{undone}"));
             }
             TranscriptItem::Answer(text) => output.line(&format!("\n{}", display_lines(&text))),
             TranscriptItem::Call { name, arguments } => {
@@ -168,9 +186,12 @@ pub(super) fn markdown(session: &StoredSession, events: &[StoredEvent]) -> Strin
     for (name, value) in about(session) {
         text.push_str(&format!("- {name}: {value}\n"));
     }
-    for item in events.iter().flat_map(items) {
+    for item in items(events) {
         text.push_str(&match item {
-            TranscriptItem::Prompt(said) => format!("\n## You\n\n{}\n", display_lines(&said)),
+            TranscriptItem::Prompt { text, is_undone } => {
+                let undone = if is_undone { " (undone)" } else { "" };
+                format!("\n## You{undone}\n\n{}\n", display_lines(&text))
+            }
             TranscriptItem::Answer(said) => {
                 format!("\n## {}\n\n{}\n", display_line(&session.agent), display_lines(&said))
             }
