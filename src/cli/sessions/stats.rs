@@ -72,6 +72,10 @@ impl SessionStats {
         if let Some(cost) = session.spent.cost {
             *self.cost.get_or_insert(0.0) += cost;
         }
+        self.add_events(events);
+    }
+
+    fn add_events(&mut self, events: &[StoredEvent]) {
         let mut calls = HashMap::new();
         let mut turn_start = None;
         for event in events {
@@ -81,6 +85,8 @@ impl SessionStats {
             };
             for native in read.native_events() {
                 match native {
+                    // A turn that a crash ended has no end, so its time is unknown.
+                    Event::Message { message } if message.is_prompt() => turn_start = Some(event.at),
                     Event::Message { .. } => {
                         turn_start.get_or_insert(event.at);
                     }
@@ -214,7 +220,27 @@ fn duration(milliseconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::agents::StopReason;
+    use crate::conversation::{Content, Message, Usage};
+
+    #[test]
+    fn the_time_after_a_crash_belongs_to_no_turn() {
+        let prompt = || Event::Message { message: Arc::new(Message::user(vec![Content::text("go")])) };
+        let end = Event::TurnEnded { end: TurnEnd { ending: StopReason::EndTurn, usage: Usage::default() } };
+        let events: Vec<_> = [(1_000, prompt()), (90_000, prompt()), (92_000, end)]
+            .into_iter()
+            .map(|(at, event)| {
+                let body = serde_json::to_string(&event).unwrap();
+                StoredEvent { seq: 0, at, kind: "event".into(), body }
+            })
+            .collect();
+        let mut stats = SessionStats::default();
+        stats.add_events(&events);
+        assert_eq!((stats.turns, stats.turn_time, stats.longest_turn), (1, 2_000, 2_000));
+    }
 
     #[test]
     fn times_have_the_unit_that_fits() {
