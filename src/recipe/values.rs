@@ -139,15 +139,17 @@ fn is_date(text: &str) -> bool {
     let number = |part: &str, digits: usize| {
         (part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit())).then(|| part.parse::<u32>().ok())?
     };
-    let long = |month: u32| match month {
-        2 => 29,
+    let (Some(year), Some(month), Some(day)) = (number(year, 4), number(month, 2), number(day, 2)) else {
+        return false;
+    };
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days = match month {
+        2 if is_leap => 29,
+        2 => 28,
         4 | 6 | 9 | 11 => 30,
         _ => 31,
     };
-    number(year, 4).is_some()
-        && number(month, 2)
-            .filter(|month| (1..=12).contains(month))
-            .is_some_and(|month| number(day, 2).is_some_and(|day| (1..=long(month)).contains(&day)))
+    (1..=12).contains(&month) && (1..=days).contains(&day)
 }
 
 /// Reads a file that the user named, relative to `cwd`. Fails if it is not a regular file, too large or not UTF-8.
@@ -196,8 +198,17 @@ mod tests {
             ("boolean", vec!["true", "false"], vec!["True", "yes", ""]),
             (
                 "date",
-                vec!["2026-01-31", "2024-02-29"],
-                vec!["2026-13-01", "2026-04-31", "26-1-1", "2026-01-31T00:00", "+026-01-01"],
+                vec!["2026-01-31", "2024-02-29", "2000-02-29"],
+                vec![
+                    "2026-13-01",
+                    "2026-00-01",
+                    "2026-04-31",
+                    "2026-02-29",
+                    "1900-02-29",
+                    "26-1-1",
+                    "2026-01-31T00:00",
+                    "+026-01-01",
+                ],
             ),
             ("select", vec!["one", "2"], vec!["three", ""]),
             ("string", vec!["", "anything"], vec![]),
