@@ -9,7 +9,7 @@ use serde_json::json;
 use super::folders::Folders;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::period_start::parse_since;
-use super::private_files::write_private;
+use super::private_files::write_export;
 use super::store_failure::store_failure;
 use super::store_flag::StoreFlag;
 use crate::clock;
@@ -45,6 +45,9 @@ enum AuditCommand {
         /// Write to this file instead of stdout
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// Replace the file if it exists
+        #[arg(long, requires = "output")]
+        force: bool,
     },
     /// Verify that no entry was changed, removed, added or moved
     ///
@@ -130,9 +133,9 @@ pub(super) fn run(args: &AuditArgs, folders: &Folders, output: &mut CommandOutpu
                 let filter = AuditFilter { limit: Some(*limit), ..select(&store, filter).await? };
                 list(&store, filter, *json, output).await
             }
-            AuditCommand::Export { filter, output: file } => {
+            AuditCommand::Export { filter, output: file, force } => {
                 let filter = select(&store, filter).await?;
-                export(&store, filter, file.as_deref(), output).await
+                export(&store, filter, file.as_deref(), *force, output).await
             }
             AuditCommand::Verify { json } => verify(&store, *json, output).await,
         }
@@ -215,6 +218,7 @@ async fn export(
     store: &SessionStore,
     filter: AuditFilter,
     file: Option<&std::path::Path>,
+    force: bool,
     output: &mut CommandOutput,
 ) -> Result<(), CommandError> {
     let mut entries = store.audit_entries(filter).await.map_err(|error| store_failure(&error))?;
@@ -225,10 +229,7 @@ async fn export(
         output.text(&text);
         return Ok(());
     };
-    write_private(file, &text).map_err(|error| {
-        let problem = format!("{} cannot be written: {error}", display_line(&file.to_string_lossy()));
-        CommandError::work(problem, "name another file")
-    })?;
+    write_export(file, &text, force)?;
     output.note(&format!("wrote {} decisions to {}", entries.len(), display_line(&file.to_string_lossy())));
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! Makes Skein's files accessible only to the user: folders 0700, files 0600, including those of earlier versions.
 
 use std::fs::{self, Permissions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use super::folders::Folders;
+use super::output::{CommandError, display_line};
+use super::whole_file;
 
 const OTHERS: u32 = 0o077;
 const STICKY: u32 = 0o1000;
@@ -53,13 +55,35 @@ pub(super) fn make_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file that only the user can read, also if it exists with a wider mode. A device or a pipe keeps its mode.
-pub(super) fn write_private(file: &Path, text: &str) -> io::Result<()> {
-    let mut file = fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(file)?;
-    if file.metadata()?.is_file() {
-        file.set_permissions(Permissions::from_mode(0o600))?;
+/// Writes a file that only the user can read, completely or not at all. Replaces an existing file only with `force`.
+pub(super) fn write_export(file: &Path, text: &str, force: bool) -> Result<(), CommandError> {
+    write_private(file, text, force).map_err(|error| {
+        let shown = display_line(&file.to_string_lossy());
+        match error.kind() {
+            ErrorKind::AlreadyExists if file.is_dir() => {
+                CommandError::usage(format!("{shown} is a folder"), "name a file in it")
+            }
+            ErrorKind::AlreadyExists => CommandError::usage(
+                format!("{shown} exists already"),
+                "name another file, or pass --force to replace it",
+            ),
+            _ => CommandError::work(format!("{shown} cannot be written: {error}"), "name another file"),
+        }
+    })
+}
+
+fn write_private(file: &Path, text: &str, force: bool) -> io::Result<()> {
+    const MODE: u32 = 0o600;
+    // A device or a pipe takes the text, and keeps its mode.
+    if fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
+        return fs::OpenOptions::new().write(true).open(file)?.write_all(text.as_bytes());
     }
-    file.write_all(text.as_bytes())
+    match whole_file::create(file, text, MODE) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && force && !file.is_dir() => {
+            whole_file::replace(file, text, Permissions::from_mode(MODE))
+        }
+        written => written,
+    }
 }
 
 fn restrict_kept_files(folder: &Path) -> io::Result<()> {
@@ -144,13 +168,20 @@ mod tests {
     }
 
     #[test]
-    fn a_private_file_loses_its_wider_mode() {
+    fn an_export_replaces_a_file_only_if_forced() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("report.html");
-        put(&file, 0o644);
-        write_private(&file, "text").unwrap();
-        assert_eq!((mode(&file), fs::read_to_string(&file).unwrap().as_str()), (0o600, "text"));
-        write_private(Path::new("/dev/null"), "text").unwrap();
+        write_export(&file, "old", false).unwrap();
+        assert_eq!(mode(&file), 0o600);
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        let refusal = write_export(&file, "new", false).unwrap_err();
+        assert!(refusal.code() == 2 && refusal.problem().contains("report.html exists already"), "{refusal:?}");
+        assert_eq!((mode(&file), fs::read_to_string(&file).unwrap().as_str()), (0o644, "old"));
+        write_export(&file, "new", true).unwrap();
+        assert_eq!((mode(&file), fs::read_to_string(&file).unwrap().as_str()), (0o600, "new"));
+        let refusal = write_export(place.path(), "new", true).unwrap_err();
+        assert!(refusal.code() == 2 && refusal.problem().contains("is a folder"), "{refusal:?}");
+        write_export(Path::new("/dev/null"), "text", false).unwrap();
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::period_start::parse_since;
-use super::private_files::write_private;
+use super::private_files::write_export;
 use super::store_failure::store_failure;
 use super::store_flag::StoreFlag;
 use crate::agents::Event;
@@ -44,6 +44,9 @@ pub(super) struct ReportArgs {
     /// Write to this file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Replace the file if it exists
+    #[arg(long, requires = "output")]
+    force: bool,
     #[command(flatten)]
     store: StoreFlag,
 }
@@ -85,10 +88,7 @@ pub(super) fn run(args: &ReportArgs, folders: &Folders, output: &mut CommandOutp
         ReportFormat::Html => html_page(&report)?,
     };
     if let Some(file) = &args.output {
-        write_private(file, &text).map_err(|error| {
-            let problem = format!("{} cannot be written: {error}", display_line(&file.to_string_lossy()));
-            CommandError::work(problem, "name another file")
-        })?;
+        write_export(file, &text, args.force)?;
         output.note(&format!("wrote {}", display_line(&file.to_string_lossy())));
     }
     Ok(())

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::folders::Folders;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
-use super::private_files::write_private;
+use super::private_files::write_export;
 use super::runtime;
 use super::store_failure::store_failure;
 use crate::agents::TurnLimits;
@@ -59,6 +59,9 @@ enum SessionsCommand {
         /// Write to this file instead of stdout
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// Replace the file if it exists
+        #[arg(long, requires = "output")]
+        force: bool,
     },
     /// Delete sessions permanently
     Delete {
@@ -105,8 +108,15 @@ pub(super) fn run(args: &SessionsArgs, folders: &Folders, output: &mut CommandOu
                 list(&sessions, ListFilter { limit: Some(*limit), ..filter }, args.json, output).await
             }
             SessionsCommand::Show { id } => show(&sessions, id, args.json, output).await,
-            SessionsCommand::Export { id, format, output: file } => {
-                export(&sessions, id, *format, file.as_deref(), output).await
+            SessionsCommand::Export { id, format, output: file, force } => {
+                let text = export(&sessions, id, *format).await?;
+                match file {
+                    Some(file) => write_file(file, &text, *force, output),
+                    None => {
+                        output.text(&text);
+                        Ok(())
+                    }
+                }
             }
             SessionsCommand::Delete { ids } => delete(&sessions, ids, args.json, folders, output).await,
             SessionsCommand::Restore(restored) => {
@@ -185,32 +195,19 @@ async fn show(sessions: &SessionStore, id: &str, json: bool, output: &mut Comman
     Ok(())
 }
 
-async fn export(
-    sessions: &SessionStore,
-    id: &str,
-    format: ExportFormat,
-    file: Option<&Path>,
-    output: &mut CommandOutput,
-) -> Result<(), CommandError> {
+async fn export(sessions: &SessionStore, id: &str, format: ExportFormat) -> Result<String, CommandError> {
     let session = find(sessions, id).await?;
     let events = sessions.events(&session.id).await.map_err(|error| store_failure(&error))?;
-    let text = match format {
+    Ok(match format {
         ExportFormat::Json => transcript::json(&session, &events),
         ExportFormat::Markdown => transcript::markdown(&session, &events),
-    };
-    let Some(file) = file else {
-        output.text(&text);
-        return Ok(());
-    };
-    write_or_fail(file, &text, output)
+    })
 }
 
 /// Writes a file for the user, and prints its name.
-fn write_or_fail(file: &Path, text: &str, output: &mut CommandOutput) -> Result<(), CommandError> {
-    let shown = display_line(&file.to_string_lossy());
-    write_private(file, text)
-        .map_err(|error| CommandError::work(format!("{shown} cannot be written: {error}"), "name another file"))?;
-    output.note(&format!("wrote {shown}"));
+fn write_file(file: &Path, text: &str, force: bool, output: &mut CommandOutput) -> Result<(), CommandError> {
+    write_export(file, text, force)?;
+    output.note(&format!("wrote {}", display_line(&file.to_string_lossy())));
     Ok(())
 }
 

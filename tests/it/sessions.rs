@@ -219,6 +219,26 @@ fn an_export_as_json_loses_nothing() {
 }
 
 #[test]
+fn an_export_replaces_a_file_only_if_forced() {
+    let sandbox = Sandbox::new();
+    let id = stored_here(&sandbox, turn("hello", "hi"));
+    sandbox.write("project/mine.txt", "mine");
+    let export = ["sessions", "export", &id, "-o", "mine.txt"];
+    let chart = ["sessions", "stats", "--all", "--chart", "mine.txt"];
+    let report = ["report", "--all", "-o", "mine.txt"];
+    let audit = ["audit", "export", "-o", "mine.txt"];
+    for command in [&export[..], &chart, &report, &audit] {
+        let refused = sandbox.skein(command);
+        assert!(refused.code == 2 && refused.stderr.contains("mine.txt exists already"), "{}", refused.whole());
+        assert_eq!(std::fs::read_to_string(sandbox.path("project/mine.txt")).unwrap(), "mine");
+        let forced = sandbox.skein(&[command, &["--force"]].concat());
+        assert!(forced.code == 0 && forced.stderr.contains("mine.txt"), "{}", forced.whole());
+        assert_ne!(std::fs::read_to_string(sandbox.path("project/mine.txt")).unwrap(), "mine");
+        sandbox.write("project/mine.txt", "mine");
+    }
+}
+
+#[test]
 fn injected_context_is_not_shown_as_the_users_text() {
     let sandbox = Sandbox::new();
     let aside = Content::Injected("<top-of-mind>\nremember the zebra\n</top-of-mind>".to_owned());

@@ -27,6 +27,9 @@ pub(super) struct StatsArgs {
     /// Also draw the tokens of each day to this SVG file
     #[arg(long, value_name = "FILE")]
     pub(super) chart: Option<PathBuf>,
+    /// Replace the file of the chart if it exists
+    #[arg(long, requires = "chart")]
+    force: bool,
 }
 
 /// Figures of one or more sessions. Times are in milliseconds.
@@ -196,14 +199,13 @@ pub(super) async fn run(
     output: &mut CommandOutput,
 ) -> Result<(), CommandError> {
     let stats = collect(store, sessions).await?;
-    let picture = args.chart.as_ref().map(|file| stats.draw().map(|svg| (file, svg))).transpose()?;
+    if let Some(file) = &args.chart {
+        super::write_file(file, &stats.draw()?, args.force, output)?;
+    }
     if json {
         output.json(&json!(stats));
     } else {
         stats.print(output);
-    }
-    if let Some((file, svg)) = picture {
-        super::write_or_fail(file, &svg, output)?;
     }
     Ok(())
 }
