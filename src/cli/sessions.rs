@@ -109,6 +109,11 @@ pub(super) fn run(args: &SessionsArgs, folders: &Folders, output: &mut CommandOu
             }
             SessionsCommand::Show { id } => show(&sessions, id, args.json, output).await,
             SessionsCommand::Export { id, format, output: file, force } => {
+                // The parser sees the conflict only if `--json` comes after `export`.
+                if args.json && matches!(format, ExportFormat::Markdown) {
+                    let problem = "`--json` and `--format markdown` exclude each other";
+                    return Err(CommandError::usage(problem, "leave one of them out"));
+                }
                 let text = export(&sessions, id, *format).await?;
                 match file {
                     Some(file) => write_file(file, &text, *force, output),

@@ -219,6 +219,21 @@ fn an_export_as_json_loses_nothing() {
 }
 
 #[test]
+fn json_and_markdown_exclude_each_other_in_any_order() {
+    let sandbox = Sandbox::new();
+    let id = stored_here(&sandbox, turn("hello", "hi"));
+    for args in [
+        ["sessions", "--json", "export", &id, "--format", "markdown"],
+        ["sessions", "export", &id, "--format", "markdown", "--json"],
+    ] {
+        let run = sandbox.skein(&args);
+        assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.whole());
+    }
+    let json = sandbox.skein(&["sessions", "--json", "export", &id]);
+    assert_eq!(json.json()["session"]["id"], json!(id));
+}
+
+#[test]
 fn an_export_replaces_a_file_only_if_forced() {
     let sandbox = Sandbox::new();
     let id = stored_here(&sandbox, turn("hello", "hi"));
