@@ -180,6 +180,9 @@ pub enum ModelStop {
 pub enum LlmError {
     #[error("the model `{model}` cannot be used: {reason}")]
     Unusable { model: String, reason: String },
+    /// The file that records or replays the model cannot be used.
+    #[error("the model `{model}` cannot be used: {reason}")]
+    UnusableRecording { model: String, reason: String },
     /// A managed setting does not allow the model. `setting` names it.
     #[error("the model `{model}` cannot be used: {reason}")]
     NotAllowed { model: String, reason: String, setting: String },
@@ -214,6 +217,7 @@ impl LlmError {
         match self {
             Self::Rejected { status, .. } => Some(*status),
             Self::Unusable { .. }
+            | Self::UnusableRecording { .. }
             | Self::NotAllowed { .. }
             | Self::MissingKey { .. }
             | Self::Failed { .. }

@@ -148,6 +148,7 @@ impl ModelCall<'_> {
             LlmError::Overflow { .. }
             | LlmError::Failed { .. }
             | LlmError::Unusable { .. }
+            | LlmError::UnusableRecording { .. }
             | LlmError::NotAllowed { .. }
             | LlmError::MissingKey { .. }
             | LlmError::Rejected { .. }
@@ -271,6 +272,7 @@ impl ModelCall<'_> {
             LlmError::Overflow { .. }
             | LlmError::Failed { .. }
             | LlmError::Unusable { .. }
+            | LlmError::UnusableRecording { .. }
             | LlmError::NotAllowed { .. }
             | LlmError::MissingKey { .. }
             | LlmError::Rejected { .. }

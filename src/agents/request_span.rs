@@ -44,7 +44,7 @@ pub(super) fn record_reply(span: &WorkSpan, stop: ModelStop, usage: &Usage, part
 /// Returns the kind of a failure, without its text.
 pub(super) fn failure_kind(error: &LlmError) -> &'static str {
     match error {
-        LlmError::Unusable { .. } => "unusable",
+        LlmError::Unusable { .. } | LlmError::UnusableRecording { .. } => "unusable",
         LlmError::NotAllowed { .. } => "not_allowed",
         LlmError::MissingKey { .. } => "missing_key",
         LlmError::Failed { .. } => "failed",

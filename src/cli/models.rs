@@ -124,6 +124,10 @@ fn model_failure(error: LlmError, help: &str) -> CommandError {
         LlmError::NotAllowed { model, setting, .. } => {
             CommandError::Managed { problem, help: help.to_owned(), subject: model, setting }
         }
+        LlmError::UnusableRecording { .. } => CommandError::usage(
+            problem,
+            "name another file: one that --record-model has written, or a new one to record",
+        ),
         _ => CommandError::usage(problem, help),
     }
 }

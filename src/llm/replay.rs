@@ -76,7 +76,7 @@ pub struct ReplayProvider {
 impl ReplayProvider {
     pub fn new(file: &Path) -> Result<Self, LlmError> {
         let name = ModelRef::Replay(file.to_owned());
-        let unusable = |reason: String| LlmError::Unusable { model: name.to_string(), reason };
+        let unusable = |reason: String| LlmError::UnusableRecording { model: name.to_string(), reason };
         let text = fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
         let mut lines = Vec::new();
         for (index, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
@@ -166,7 +166,7 @@ impl ModelRecorder {
     /// answer.
     pub fn new(inner: Arc<dyn Provider>, path: &Path) -> Result<Self, LlmError> {
         let is_line = |line: &str| serde_json::from_str::<ReplayLine>(line).is_ok();
-        let file = RecordingFile::open(path, is_line).map_err(|error| LlmError::Unusable {
+        let file = RecordingFile::open(path, is_line).map_err(|error| LlmError::UnusableRecording {
             model: inner.name().to_string(),
             reason: format!("it cannot be recorded to {}: {error}", path.display()),
         })?;

@@ -337,12 +337,17 @@ fn read_capped(path: &Path, cap: u64) -> Result<String, ReadError> {
 
 /// Reads a file that the user named.
 pub fn read_named(path: &Path, shown: &str) -> Result<String, Box<Diagnostic>> {
-    // Reading a pipe or a device could block forever.
-    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        let problem = "it is no regular file";
-        return Err(Box::new(Diagnostic::error("E001", SourceLocation::file(shown), problem, "name the file itself")));
+    let unusable = |problem: String, help: &str| {
+        Err(Box::new(Diagnostic::error("E001", SourceLocation::file(shown), problem, help)))
+    };
+    match fs::metadata(path) {
+        // Reading a pipe or a device could block forever.
+        Ok(metadata) if !metadata.is_file() => unusable("it is no regular file".to_owned(), "name the file itself"),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            unusable(format!("cannot be read: {error}"), "check the path")
+        }
+        Ok(_) | Err(_) => read_text(path, shown),
     }
-    read_text(path, shown)
 }
 
 fn read_text(path: &Path, shown: &str) -> Result<String, Box<Diagnostic>> {

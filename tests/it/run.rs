@@ -294,6 +294,22 @@ fn what_a_model_said_is_recorded_and_played_without_it() {
 }
 
 #[test]
+fn a_wrong_file_is_said_with_what_to_do() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/junk.txt", "notes\n");
+    let recording = "help: name another file: one that --record-model has written, or a new one to record";
+    for (args, help) in [
+        (&["--recipe", "nope.yaml"][..], "help: check the path"),
+        (&["--record-model", "junk.txt", "hello"], recording),
+        (&["--model", "replay:none.jsonl", "hello"], recording),
+    ] {
+        let run = sandbox.skein(&[&["run"], args].concat());
+        assert!(run.code != 0 && run.stderr.contains(help), "{args:?}: {}", run.whole());
+        assert!(!run.stderr.contains("skein configure"), "{args:?}: {}", run.whole());
+    }
+}
+
+#[test]
 fn profile_names_the_model_and_config_its_endpoint_and_window() {
     let sandbox = Sandbox::new();
     let model = Model::new(vec![Answer::Stream(says("one")), Answer::Stream(says("two"))]);
