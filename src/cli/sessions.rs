@@ -4,6 +4,7 @@ mod restore;
 mod stats;
 mod transcript;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -15,8 +16,10 @@ use super::private_files::write_export;
 use super::runtime;
 use super::store_failure::store_failure;
 use crate::agents::TurnLimits;
+use crate::checkpoint::CheckpointError;
 use crate::clock;
 use crate::ids::nearest;
+use crate::session::SessionError;
 use crate::store::{FolderFilter, ListFilter, SearchHit, SessionStore, StoredSession, project_root};
 
 /// Maximum characters of a search snippet to show.
@@ -233,12 +236,19 @@ async fn delete(
             found.push(session);
         }
     }
+    // A running turn would lose its newest messages. The turns of child sessions are part of those of their parents.
+    let holders: BTreeSet<_> = found.iter().map(|session| session.parent.as_ref().unwrap_or(&session.id)).collect();
+    let mut holds = Vec::new();
+    for id in holders {
+        holds.push(whole.hold_for_deletion(id).await.map_err(|error| deletion_failure(id, &error))?);
+    }
     let mut deleted = Vec::new();
-    for session in found {
+    for session in &found {
         if whole.delete(&session.id).await.map_err(|error| runtime::session_failure(&error))? {
             deleted.push(session);
         }
     }
+    drop(holds);
     if json {
         let ids: Vec<_> = deleted.iter().map(|session| &session.id).collect();
         print_json(&json!({"deleted": ids}), output);
@@ -248,6 +258,16 @@ async fn delete(
         output.line(&format!("deleted {}  {}", session.id, title(session.title.as_deref())));
     }
     Ok(())
+}
+
+fn deletion_failure(id: &str, error: &SessionError) -> CommandError {
+    match error {
+        SessionError::Checkpoint(CheckpointError::Running) => CommandError::work(
+            format!("nothing was deleted: a turn or a restore of the session `{id}` runs, maybe in another process"),
+            "wait until it ends, or cancel the turn",
+        ),
+        error => runtime::session_failure(error),
+    }
 }
 
 async fn search(

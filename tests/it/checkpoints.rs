@@ -328,10 +328,14 @@ fn a_turn_that_runs_elsewhere_keeps_other_work_out() {
     let expected = "a turn or a restore of this session runs in another process; wait for its end";
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(refused.status.code() == Some(1) && said.contains(expected), "{said}");
+    let refused = sandbox.skein(&["sessions", "delete", &session]);
+    let expected = format!("nothing was deleted: a turn or a restore of the session `{session}` runs");
+    assert!(refused.code == 1 && refused.stderr.contains(&expected), "{}", refused.whole());
     client.cancel(&session);
     assert_eq!(client.ended(&running), "cancelled");
     restored(&sandbox, &[&session, "--turn", "1", "--yes"]);
     assert_eq!(read(sandbox.path("project/a.txt")), "one\n");
+    assert_eq!(sandbox.skein(&["sessions", "delete", &session]).code, 0);
 }
 
 /// A child session changes the files of its parent's turn.

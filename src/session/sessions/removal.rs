@@ -5,11 +5,20 @@
 use std::path::{Path, PathBuf};
 
 use super::{SessionError, Sessions, is_inside};
+use crate::checkpoint::SessionHold;
 use crate::principal::{Principal, SessionFiles};
 use crate::session::checkpoints::run_blocking;
 use crate::store::{self, ListFilter, OpenSessionPolicy, RemovedPrincipal, RetentionPolicy, StoreError, StorePlace};
 
 impl Sessions {
+    /// Keeps turns and restores away from a session that is to be deleted. Fails if one runs, in any process. `None` if
+    /// sessions have no checkpoints.
+    pub async fn hold_for_deletion(&self, id: &str) -> Result<Option<SessionHold>, SessionError> {
+        let Some(store) = self.checkpoint_store() else { return Ok(None) };
+        let session = id.to_owned();
+        Ok(Some(run_blocking(move || store.hold_alone(&session)).await?))
+    }
+
     /// Deletes a session, its child sessions, their scratch folders and checkpoints. Returns false if there was no such session.
     pub async fn delete(&self, id: &str) -> Result<bool, SessionError> {
         let children = ListFilter { parent: Some(id.to_owned()), ..ListFilter::default() };
