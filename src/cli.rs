@@ -462,7 +462,7 @@ fn run(cli: Cli, folders: &Folders, output: &mut CommandOutput) -> Result<(), Co
         Command::Permissions(args) => permissions::run(&args, global, folders, output),
         Command::Mcp(args) => mcp::run(&args, global, folders, output),
         Command::New(args) => new::run(&args, folders, output),
-        Command::Import(args) => import::run(&args, folders, output),
+        Command::Import(args) => import::run(&args, global, folders, output),
         Command::Configure(args) => configure::run(&args, global, folders, output),
         Command::Doctor(args) => doctor::run(&args, global, folders, output),
         Command::Trust(args) => trust::run(&args, folders, output),

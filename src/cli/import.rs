@@ -13,6 +13,7 @@ use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, cut, display_line};
 use super::settings_file::{SettingsFile, UnsafeEditError};
 use super::whole_file::create;
+use super::{Global, workspace};
 use crate::diagnostic::Severity;
 use crate::graph;
 use crate::manifest::{
@@ -53,7 +54,12 @@ enum ImportCommand {
     Registry(registry::RegistryArgs),
 }
 
-pub(super) fn run(args: &ImportArgs, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
+pub(super) fn run(
+    args: &ImportArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     if let Some(ImportCommand::Registry(args)) = &args.what {
         return registry::run(args, folders, output);
     }
@@ -62,6 +68,10 @@ pub(super) fn run(args: &ImportArgs, folders: &Folders, output: &mut CommandOutp
         return memories(file, args, folders, output);
     }
     let moved = read(file)?;
+    if moved.processor.is_some() || moved.approval.is_some() {
+        // Nothing of a config with an error is read, so its settings would be replaced.
+        workspace::manifests_for_change(global, folders, output)?;
+    }
     let result = Import::plan(moved, folders)?;
     if !args.dry_run {
         result.write()?;

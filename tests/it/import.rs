@@ -97,6 +97,22 @@ fn what_the_user_has_stays_and_is_said() {
 }
 
 #[test]
+fn a_config_with_an_error_keeps_its_settings() {
+    let sandbox = Sandbox::new();
+    let mine = "version: 1\napproval: read-only\nbogus: 1\nprofiles: {default: {processor: 'anthropic:mine'}}\n";
+    sandbox.write("config/config.yaml", mine);
+    let run = sandbox.skein(&["import", &fixture("goose.yaml")]);
+    assert_eq!(run.code, 2, "{}", run.whole());
+    assert!(run.stderr.contains("bogus") && run.stderr.contains("the config file is wrong"), "{}", run.stderr);
+    let files: Vec<_> = config(&sandbox).into_iter().map(|(_, text)| text).collect();
+    assert_eq!(files, [mine], "no file was written");
+    // A file without such settings needs no change of the config.
+    let servers = sandbox.skein(&["import", &fixture("zed_settings.json")]);
+    assert_eq!(servers.code, 0, "{}", servers.whole());
+    assert_eq!(read(sandbox.path("config/config.yaml")), mine);
+}
+
+#[test]
 fn what_cannot_be_carried_over_is_listed_with_the_reason() {
     let sandbox = Sandbox::new();
     let told = sandbox.skein(&["import", &fixture("mcp.json")]).stdout;
