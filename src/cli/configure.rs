@@ -1,6 +1,7 @@
 //! `skein configure`: sets the provider, key, model and default agent, sends a test request, and prints an editor's
 //! settings. Asks in a terminal, unless flags give the answers.
 
+mod changes;
 mod questions;
 
 use std::io::{BufRead as _, IsTerminal as _};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use futures::StreamExt as _;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::environment::variable;
 use super::folders::Folders;
@@ -20,10 +21,11 @@ use super::{Global, workspace};
 use crate::agents::models;
 use crate::conversation::{Content, Message};
 use crate::graph::Plan;
-use crate::ids::{AgentName, ModelRef};
+use crate::ids::{AgentName, ModeId, ModelRef};
 use crate::llm::{ModelRegistry, ModelRequest, ProviderInfo, StreamEvent};
-use crate::manifest::{Layer, Settings};
+use crate::manifest::Settings;
 use crate::project::{ModeRequest, default_mode};
+use changes::{EditedProfile, check_text};
 use questions::{no_terminal_error, question, read_hidden_line, yes};
 
 /// Time limit of the test request.
@@ -102,14 +104,19 @@ pub(super) fn run(
     } else {
         answers_from_flags(args, &plan, &settings, &models, &keys)?
     };
-    let Some(chosen) = chosen else {
+    let Some(mut chosen) = chosen else {
         output.line("Nothing was changed.");
         return Ok(());
     };
-    if let Some((agent, mode)) = &chosen.agent {
-        is_offered(&plan, agent, mode.as_deref())?;
+    let profile = EditedProfile::of(plan.manifests());
+    if let Some((agent, mode)) = &mut chosen.agent {
+        let id = find_mode(&plan, agent, mode.as_deref())?;
+        // The mode in the file may belong to another agent.
+        if mode.is_none() && profile.has_mode() {
+            *mode = Some(id.mode.to_string());
+        }
     }
-    let changes = changes(&chosen, &plan, args.key_env.as_deref(), &models);
+    let changes = profile.changes(&chosen, args.key_env.as_deref(), &models);
     let changes: Vec<ConfigEdit<'_>> =
         changes.iter().map(|(path, value)| (path.iter().map(String::as_str).collect(), value.clone())).collect();
     let file = SettingsFile::of(&folders.config)?;
@@ -117,6 +124,7 @@ pub(super) fn run(
         let problem = format!("{} cannot be edited without losing something in it", file.display());
         CommandError::work(problem, format!("write into it:\n\n{text}"))
     })?;
+    check_text(&file, global, folders, output)?;
     // The offline provider needs no test: it is part of Skein.
     let can_test = !chosen.model.is_offline();
     let test = !args.no_test && can_test && (!asks || yes("Ask the model once, to see that it answers?", output)?);
@@ -133,8 +141,8 @@ pub(super) fn run(
     Ok(())
 }
 
-fn is_offered(plan: &Plan, agent: &str, mode: Option<&str>) -> Result<(), CommandError> {
-    Ok(ModeRequest::new(Some(agent), mode).select(plan).map(drop)?)
+fn find_mode(plan: &Plan, agent: &str, mode: Option<&str>) -> Result<ModeId, CommandError> {
+    Ok(ModeRequest::new(Some(agent), mode).select(plan)?)
 }
 
 fn unkept(error: anyhow::Error) -> CommandError {
@@ -299,8 +307,8 @@ fn ask_agent(
         let text = "Agent to begin with, as agent or agent/mode";
         let answer = question(text, Some(held.as_deref().unwrap_or(default.as_str())), output)?;
         let (agent, mode) = answer.split_once('/').map_or((answer.as_str(), None), |(a, m)| (a, Some(m)));
-        match is_offered(plan, agent, mode) {
-            Ok(()) => break (agent.to_owned(), mode.map(str::to_owned)),
+        match find_mode(plan, agent, mode) {
+            Ok(_) => break (agent.to_owned(), mode.map(str::to_owned)),
             Err(wrong) => wrong.print(output),
         }
     };
@@ -352,31 +360,6 @@ fn provider_facts(provider: &str, models: &ModelRegistry) -> Result<ProviderInfo
             format!("there are: {}", names()),
         )
     })
-}
-
-/// Returns the paths and values to write to the config.
-fn changes(
-    chosen: &ConfigureAnswers,
-    plan: &Plan,
-    key_env: Option<&str>,
-    models: &ModelRegistry,
-) -> Vec<(Vec<String>, Value)> {
-    let user = plan.manifests().configs.iter().find(|entry| entry.layer == Layer::User);
-    let profile = user.and_then(|entry| entry.config.profile.clone()).unwrap_or_else(|| "default".to_owned());
-    let in_profile = |key: &str| vec!["profiles".to_owned(), profile.clone(), key.to_owned()];
-    let mut changes = vec![(in_profile("processor"), Value::from(chosen.model.to_string()))];
-    if let Some((agent, mode)) = &chosen.agent {
-        changes.push((in_profile("agent"), Value::from(agent.as_str())));
-        changes.extend(mode.iter().map(|mode| (in_profile("mode"), Value::from(mode.as_str()))));
-    }
-    if let Some(name) = key_env.filter(|name| chosen.facts.key.as_deref() != Some(*name)) {
-        let in_provider = |key: &str| vec!["providers".to_owned(), chosen.facts.name.clone(), key.to_owned()];
-        if !models.providers.contains_key(&chosen.facts.name) {
-            changes.push((in_provider("base_url"), Value::from(chosen.facts.base.trim_end_matches('/'))));
-        }
-        changes.push((in_provider("key"), Value::from(name)));
-    }
-    changes
 }
 
 /// Sends the model one test request.

@@ -50,6 +50,10 @@ impl SettingsFile {
         &self.file
     }
 
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Returns the file with these values set. Fails if it cannot be edited safely.
     pub(super) fn with(self, changes: &[ConfigEdit<'_>]) -> Result<Self, UnsafeEditError> {
         self.apply(|text| apply_edits(text, changes))

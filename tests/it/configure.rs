@@ -114,6 +114,31 @@ fn it_can_be_run_again_and_keeps_what_a_person_wrote() {
 }
 
 #[test]
+fn another_agent_replaces_the_mode_of_the_profile() {
+    let sandbox = Sandbox::new();
+    for (agent, mode) in [("coding/backend", "backend"), ("goose", "assistant")] {
+        let said = configure(&sandbox, None, &["--model", "offline", "--agent", agent, "--no-test", "--json"], "");
+        assert_eq!(said.code, 0, "{}", said.stderr);
+        let told: Value = serde_json::from_str(&said.stdout).unwrap();
+        assert_eq!(told["mode"], mode);
+        let now = read(sandbox.path("config/config.yaml"));
+        assert!(now.contains(&format!("mode: \"{mode}\"")), "{now}");
+        assert_eq!(sandbox.skein(&["check", "-q"]).code, 0, "{now}");
+    }
+}
+
+#[test]
+fn values_that_would_make_the_config_wrong_are_refused() {
+    let sandbox = Sandbox::new();
+    let mine = "version: 1\nprofiles: {default: {processor: 'openai:mine'}}\n";
+    sandbox.write("config/config.yaml", mine);
+    let said = configure(&sandbox, None, &["--model", "openai:new", "--key-env", "not-a-name", "--no-test"], "");
+    assert_eq!(said.code, 2, "{}", said.stdout);
+    assert!(said.stderr.contains("error[E") && said.stderr.contains("nothing was changed"), "{}", said.stderr);
+    assert_eq!(read(sandbox.path("config/config.yaml")), mine);
+}
+
+#[test]
 fn unsafe_config_edit_is_skipped_and_the_text_to_add_is_shown() {
     let sandbox = Sandbox::new();
     let mine = "version: 1\nprofiles:\n  a: &x {processor: 'ollama:a'}\n  default: *x\n";

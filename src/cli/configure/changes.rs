@@ -1,0 +1,76 @@
+//! Changes the user's config to the choices of `skein configure`, and checks the new text before it is written.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::super::folders::Folders;
+use super::super::output::{CommandError, CommandOutput};
+use super::super::settings_file::SettingsFile;
+use super::super::{Global, workspace};
+use super::ConfigureAnswers;
+use crate::diagnostic::Severity;
+use crate::graph::Resolution;
+use crate::llm::ModelRegistry;
+use crate::manifest::{Layer, Manifests, Profile};
+
+/// The profile of the user's config that is changed.
+pub(super) struct EditedProfile {
+    name: String,
+    /// What the config has now; empty if it has no such profile.
+    held: Profile,
+}
+
+impl EditedProfile {
+    pub(super) fn of(manifests: &Manifests) -> Self {
+        let user = manifests.configs.iter().find(|entry| entry.layer == Layer::User).map(|entry| &entry.config);
+        let name = user.and_then(|config| config.profile.clone()).unwrap_or_else(|| "default".to_owned());
+        let held = user.and_then(|config| config.profiles.get(&name).cloned()).unwrap_or_default();
+        Self { name, held }
+    }
+
+    pub(super) fn has_mode(&self) -> bool {
+        self.held.mode.is_some()
+    }
+
+    /// Returns the paths and values to write to the config.
+    pub(super) fn changes(
+        &self,
+        chosen: &ConfigureAnswers,
+        key_env: Option<&str>,
+        models: &ModelRegistry,
+    ) -> Vec<(Vec<String>, Value)> {
+        let in_profile = |key: &str| vec!["profiles".to_owned(), self.name.clone(), key.to_owned()];
+        let mut changes = vec![(in_profile("processor"), Value::from(chosen.model.to_string()))];
+        if let Some((agent, mode)) = &chosen.agent {
+            changes.push((in_profile("agent"), Value::from(agent.as_str())));
+            changes.extend(mode.iter().map(|mode| (in_profile("mode"), Value::from(mode.as_str()))));
+        }
+        if let Some(name) = key_env.filter(|name| chosen.facts.key.as_deref() != Some(*name)) {
+            let in_provider = |key: &str| vec!["providers".to_owned(), chosen.facts.name.clone(), key.to_owned()];
+            if !models.providers.contains_key(&chosen.facts.name) {
+                changes.push((in_provider("base_url"), Value::from(chosen.facts.base.trim_end_matches('/'))));
+            }
+            changes.push((in_provider("key"), Value::from(name)));
+        }
+        changes
+    }
+}
+
+/// Fails if the config would have an error with its new text. Prints the errors.
+pub(super) fn check_text(
+    file: &SettingsFile,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
+    let name = file.file().file_name().map_or(file.file(), Path::new);
+    let Resolution { plan, diagnostics } = workspace::resolve_draft(global, folders, name, file.text())?;
+    if plan.is_some() {
+        return Ok(());
+    }
+    let errors: Vec<_> = diagnostics.into_iter().filter(|found| found.severity == Severity::Error).collect();
+    output.diagnostics(&errors);
+    let problem = format!("{} would be wrong with these values; nothing was changed", file.file().display());
+    Err(CommandError::usage(problem, "choose other values, as said above"))
+}
