@@ -125,6 +125,14 @@ pub(super) fn run(
         CommandError::work(problem, format!("write into it:\n\n{text}"))
     })?;
     check_text(&file, global, folders, output)?;
+    if let (Some(name), Some(key)) = (&chosen.key_name, &chosen.key)
+        && variable(name).is_some_and(|held| held != *key)
+    {
+        output.note(&format!(
+            "the variable {name} is set and takes precedence: sessions use its value, not the key from stdin, until you \
+             unset it"
+        ));
+    }
     // The offline provider needs no test: it is part of Skein.
     let can_test = !chosen.model.is_offline();
     let test = !args.no_test && can_test && (!asks || yes("Ask the model once, to see that it answers?", output)?);

@@ -68,6 +68,18 @@ fn a_key_from_stdin_is_kept_for_its_owner_and_read_back() {
 }
 
 #[test]
+fn a_variable_that_overrides_the_stored_key_is_named() {
+    let args = ["--model", "openai:some", "--key-stdin", "--no-test"];
+    for (value, is_named) in [("another-key", true), (KEY, false)] {
+        let sandbox = Sandbox::new().with("OPENAI_API_KEY", value);
+        let said = configure(&sandbox, None, &args, &format!("{KEY}\n"));
+        assert_eq!(said.code, 0, "{}", said.stderr);
+        let told = said.stderr.contains("the variable OPENAI_API_KEY is set and takes precedence");
+        assert_eq!(told, is_named, "{}", said.stderr);
+    }
+}
+
+#[test]
 fn a_model_that_does_not_answer_changes_nothing() {
     let sandbox = Sandbox::new();
     let model = ScriptedModel::new(|_| Answer::Status(401));
