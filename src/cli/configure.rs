@@ -108,7 +108,7 @@ pub(super) fn run(
         output.line("Nothing was changed.");
         return Ok(());
     };
-    let profile = EditedProfile::of(plan.manifests());
+    let profile = EditedProfile::of(global, plan.manifests())?;
     if let Some((agent, mode)) = &mut chosen.agent {
         let id = find_mode(&plan, agent, mode.as_deref())?;
         // The mode in the file may belong to another agent.

@@ -140,6 +140,23 @@ fn another_agent_replaces_the_mode_of_the_profile() {
 }
 
 #[test]
+fn the_profile_of_the_flag_is_changed() {
+    let sandbox = Sandbox::new();
+    let mine = "version: 1\nprofiles:\n  default: {processor: 'ollama:mine'}\n  work: {processor: 'ollama:old'}\n";
+    sandbox.write("config/config.yaml", mine);
+    sandbox.write("project/own.yaml", "processor: ollama:old\n");
+    let said = configure(&sandbox, None, &["--profile", "work", "--model", "ollama:new", "--no-test"], "");
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    let now = read(sandbox.path("config/config.yaml"));
+    assert_eq!(now, mine.replace("'ollama:old'", "\"ollama:new\""));
+    for (profile, expected) in [("wrk", "there is no profile `wrk`"), ("own.yaml", "is not in your config.yaml")] {
+        let said = configure(&sandbox, None, &["--profile", profile, "--model", "ollama:new", "--no-test"], "");
+        assert!(said.code == 2 && said.stderr.contains(expected), "{}", said.stderr);
+        assert_eq!(read(sandbox.path("config/config.yaml")), now);
+    }
+}
+
+#[test]
 fn values_that_would_make_the_config_wrong_are_refused() {
     let sandbox = Sandbox::new();
     let mine = "version: 1\nprofiles: {default: {processor: 'openai:mine'}}\n";

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::super::folders::Folders;
-use super::super::output::{CommandError, CommandOutput};
+use super::super::output::{CommandError, CommandOutput, display_line};
 use super::super::settings_file::SettingsFile;
 use super::super::{Global, workspace};
 use super::ConfigureAnswers;
@@ -22,11 +22,21 @@ pub(super) struct EditedProfile {
 }
 
 impl EditedProfile {
-    pub(super) fn of(manifests: &Manifests) -> Self {
+    /// Takes the profile that `--profile` names, or else the active one. Fails if it names no profile of this config.
+    pub(super) fn of(global: &Global, manifests: &Manifests) -> Result<Self, CommandError> {
         let user = manifests.configs.iter().find(|entry| entry.layer == Layer::User).map(|entry| &entry.config);
-        let name = user.and_then(|config| config.profile.clone()).unwrap_or_else(|| "default".to_owned());
-        let held = user.and_then(|config| config.profiles.get(&name).cloned()).unwrap_or_default();
-        Self { name, held }
+        let held = |name: &str| user.and_then(|config| config.profiles.get(name).cloned());
+        let Some(name) = global.profile.as_deref().filter(|name| !name.is_empty()) else {
+            let name = user.and_then(|config| config.profile.clone()).unwrap_or_else(|| "default".to_owned());
+            return Ok(Self { held: held(&name).unwrap_or_default(), name });
+        };
+        match held(name).filter(|_| global.profile_file().is_none()) {
+            Some(held) => Ok(Self { name: name.to_owned(), held }),
+            None => {
+                let problem = format!("the profile `{}` is not in your config.yaml", display_line(name));
+                Err(CommandError::usage(problem, "change its own file, or name a profile of your config"))
+            }
+        }
     }
 
     pub(super) fn has_mode(&self) -> bool {
