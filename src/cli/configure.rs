@@ -116,7 +116,9 @@ pub(super) fn run(
             *mode = Some(id.mode.to_string());
         }
     }
-    let changes = profile.changes(&chosen, args.key_env.as_deref(), &models);
+    let is_named = args.provider.is_some() || args.model.is_some();
+    let keeps_model = !is_named && settings.processor.as_ref() == Some(&chosen.model);
+    let changes = profile.changes(&chosen, keeps_model, args.key_env.as_deref(), &models);
     let changes: Vec<ConfigEdit<'_>> =
         changes.iter().map(|(path, value)| (path.iter().map(String::as_str).collect(), value.clone())).collect();
     let file = SettingsFile::of(&folders.config)?;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::output::CommandError;
 use super::whole_file::{create, replace};
-use crate::manifest::{apply_edits, with_first, without_item};
+use crate::manifest::{SourceFile, apply_edits, parse, with_first, without_item};
 
 /// The current or planned contents of the file.
 pub(super) struct SettingsFile {
@@ -56,6 +56,10 @@ impl SettingsFile {
 
     /// Returns the file with these values set. Fails if it cannot be edited safely.
     pub(super) fn with(self, changes: &[ConfigEdit<'_>]) -> Result<Self, UnsafeEditError> {
+        // A JSON file, which is not edited, needs no advice either if nothing changes.
+        if changes.is_empty() {
+            return Ok(self);
+        }
         self.apply(|text| apply_edits(text, changes))
     }
 
@@ -78,8 +82,9 @@ impl SettingsFile {
                 Ok(self)
             }
             None => {
-                let text = edit("version: 1\n").unwrap_or_default().replace("version: 1\n", "");
-                Err(UnsafeEditError { file: self.file, text })
+                let advice = edit("version: 1\n").unwrap_or_default();
+                let text = if is_json { json_text(&advice) } else { None };
+                Err(UnsafeEditError { file: self.file, text: text.unwrap_or(advice).replace("version: 1\n", "") })
             }
         }
     }
@@ -111,6 +116,13 @@ impl SettingsFile {
         }
         Ok(true)
     }
+}
+
+/// Converts advice for a YAML file to advice for a JSON file. `None` if it is no mapping.
+fn json_text(advice: &str) -> Option<String> {
+    let mut advice = parse(&SourceFile::new("config.yaml", advice)).ok()?;
+    advice.as_object_mut()?.remove("version");
+    Some(format!("{advice:#}\n"))
 }
 
 /// Returns `None` if the file does not exist.

@@ -157,6 +157,38 @@ fn the_profile_of_the_flag_is_changed() {
 }
 
 #[test]
+fn models_that_replace_the_main_one_stay() {
+    let sandbox = Sandbox::new();
+    let mine = "version: 1\nprofiles:\n  default:\n    processor: ['ollama:first', 'ollama:second'] # both\n";
+    sandbox.write("config/config.yaml", mine);
+    let said = configure(&sandbox, None, &["--agent", "coding", "--no-test"], "");
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    let now = read(sandbox.path("config/config.yaml"));
+    assert_eq!(now, mine.replace("    processor", "    agent: \"coding\"\n    processor"));
+    let said = configure(&sandbox, None, &["--model", "ollama:new", "--no-test"], "");
+    assert_eq!(said.code, 1, "{}", said.stdout);
+    let advice = "processor:\n      - \"ollama:new\"\n      - \"ollama:second\"";
+    assert!(said.stderr.contains(advice), "{}", said.stderr);
+    assert_eq!(read(sandbox.path("config/config.yaml")), now);
+}
+
+#[test]
+fn advice_for_a_json_config_is_json() {
+    let sandbox = Sandbox::new();
+    let mine = r#"{"version": 1, "profiles": {"default": {"processor": "ollama:mine"}}}"#;
+    sandbox.write("config/config.json", mine);
+    let said = configure(&sandbox, None, &["--agent", "coding/qa", "--no-test"], "");
+    assert_eq!(said.code, 1, "{}", said.stdout);
+    let (_, advice) = said.stderr.split_once("write into it:").unwrap();
+    let advice: Value = serde_json::from_str(advice).unwrap_or_else(|_| panic!("{advice}"));
+    assert_eq!(advice, serde_json::json!({"profiles": {"default": {"agent": "coding", "mode": "qa"}}}));
+    assert_eq!(read(sandbox.path("config/config.json")), mine);
+    let same = configure(&sandbox, None, &["--model", "ollama:mine", "--no-test"], "");
+    assert_eq!(same.code, 0, "{}", same.stderr);
+    assert_eq!(read(sandbox.path("config/config.json")), mine);
+}
+
+#[test]
 fn values_that_would_make_the_config_wrong_are_refused() {
     let sandbox = Sandbox::new();
     let mine = "version: 1\nprofiles: {default: {processor: 'openai:mine'}}\n";

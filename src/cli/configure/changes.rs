@@ -11,8 +11,9 @@ use super::super::{Global, workspace};
 use super::ConfigureAnswers;
 use crate::diagnostic::Severity;
 use crate::graph::Resolution;
+use crate::ids::ModelRef;
 use crate::llm::ModelRegistry;
-use crate::manifest::{Layer, Manifests, Profile};
+use crate::manifest::{Layer, Manifests, ProcessorModels, Profile};
 
 /// The profile of the user's config that is changed.
 pub(super) struct EditedProfile {
@@ -43,15 +44,32 @@ impl EditedProfile {
         self.held.mode.is_some()
     }
 
-    /// Returns the paths and values to write to the config.
+    /// Returns the value of `processor` for a model. The models that replace it when it fails stay.
+    fn processor(&self, model: &ModelRef) -> Value {
+        match &self.held.processor {
+            Some(ProcessorModels::Several(models)) => {
+                let others = models.iter().skip(1).filter(|other| *other != model);
+                std::iter::once(model).chain(others).map(ModelRef::to_string).collect()
+            }
+            Some(ProcessorModels::One(_)) | None => Value::from(model.to_string()),
+        }
+    }
+
+    /// Returns the paths and values to write to the config. A model that the profile has is not written again, and none
+    /// if `keeps_model`.
     pub(super) fn changes(
         &self,
         chosen: &ConfigureAnswers,
+        keeps_model: bool,
         key_env: Option<&str>,
         models: &ModelRegistry,
     ) -> Vec<(Vec<String>, Value)> {
         let in_profile = |key: &str| vec!["profiles".to_owned(), self.name.clone(), key.to_owned()];
-        let mut changes = vec![(in_profile("processor"), Value::from(chosen.model.to_string()))];
+        let main_model = self.held.processor.as_ref().and_then(|processor| processor.models().first());
+        let mut changes = Vec::new();
+        if !keeps_model && main_model != Some(&chosen.model) {
+            changes.push((in_profile("processor"), self.processor(&chosen.model)));
+        }
         if let Some((agent, mode)) = &chosen.agent {
             changes.push((in_profile("agent"), Value::from(agent.as_str())));
             changes.extend(mode.iter().map(|mode| (in_profile("mode"), Value::from(mode.as_str()))));
