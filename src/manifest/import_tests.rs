@@ -129,8 +129,22 @@ fn arguments_that_only_look_like_keys_stay() {
         "@acme/key-value@1.0",
         "--port=8080",
         "git+ssh://git@forge/x",
+        "--compat",
+        "old",
+        "-p",
+        "8080",
+        "-p",
+        "127.0.0.1:8080:80/tcp",
+        "-p",
+        "./data",
+        "-p",
+        "home/data",
+        "-p",
+        "@acme/tool@1.0",
     ];
     assert_eq!(of(&harmless), harmless);
+    let hidden = of(&["--pw", "hunter2", "-p", "s3cret99", "--db-pw=hunter2"]);
+    assert_eq!(hidden, ["--pw", "${env:X_PW}", "-p", "${env:X_P}", "--db-pw=${env:X_DB_PW}"]);
     let hidden = of(&["--header", "Authorization: Bearer s3cret", "--api-key=s3cret", "API_KEY=s3cret"]);
     let expected =
         ["--header", "Authorization:${env:AUTHORIZATION}", "--api-key=${env:X_API_KEY}", "API_KEY=${env:API_KEY}"];
@@ -150,6 +164,11 @@ fn a_secret_is_found_in_whatever_way_it_is_written() {
         serde_json::json!({"command": "x", "args": ["access_token:S3CRET"]}),
         serde_json::json!({"command": "x", "args": ["--user", "me:S3CRET"]}),
         serde_json::json!({"command": "x", "args": ["-k", "S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["-p", "S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["-p", "${T}S3CRET"]}),
+        serde_json::json!({"command": "x", "args": ["-p", "+S3CRET/=="]}),
+        serde_json::json!({"command": "x", "args": ["--pw=S3CRET"]}),
+        serde_json::json!({"command": "x", "env": {"DB_PW": "S3CRET"}}),
         serde_json::json!({"command": "x", "args": ["--token", "${T}S3CRET"]}),
         serde_json::json!({"command": "x", "args": ["--token=${T}S3CRET"]}),
         serde_json::json!({"command": "x", "args": ["--secret", "-S3CRET"]}),

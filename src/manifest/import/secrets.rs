@@ -6,21 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::SkipReason;
 
 /// Parts of a name that suggest that its value is secret.
-const TELLING: [&str; 13] = [
-    "token",
-    "secret",
-    "pass",
-    "key",
-    "auth",
-    "credential",
-    "cookie",
-    "session",
-    "dsn",
-    "pwd",
-    "bearer",
-    "private",
-    "pat",
-];
+const TELLING: [&str; 12] =
+    ["token", "secret", "pass", "key", "auth", "credential", "cookie", "session", "dsn", "pwd", "bearer", "private"];
+
+/// Whole words of a name that suggest that its value is secret. They are parts of many other words.
+const TELLING_WORDS: [&str; 2] = ["pat", "pw"];
 
 /// The variables found so far.
 #[derive(Default)]
@@ -253,9 +243,7 @@ fn without_placeholders(text: &str) -> String {
 
 fn is_telling(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    TELLING
-        .iter()
-        .any(|word| if *word == "pat" { name.split(['_', '-']).any(|part| part == "pat") } else { name.contains(word) })
+    TELLING.iter().any(|part| name.contains(part)) || name.split(['_', '-']).any(|word| TELLING_WORDS.contains(&word))
 }
 
 /// Returns true if a value is certainly not a secret: a switch, a number, short words, a readable path or URL.
@@ -309,7 +297,15 @@ fn announces(flag: &str, next: &str) -> bool {
     let is_flag = next.starts_with("--") || (next.starts_with('-') && next.chars().count() <= 2);
     let telling = flag.starts_with('-') && !flag.contains('=') && (is_telling(flag) || flag == "-k");
     let user = matches!(flag, "-u" | "--user") && next.contains(':');
-    !is_flag && (telling || user)
+    let password = flag == "-p" && may_be_password(&without_placeholders(next));
+    !is_flag && (telling || user || password)
+}
+
+/// Returns true if the value of `-p` may be a password. The flag also stands for a port, a path or a package.
+fn may_be_password(value: &str) -> bool {
+    let is_port = value.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ':' | '-'));
+    let is_path = value.starts_with(['/', '.', '~', '@']) || is_plain(value);
+    !is_port && !(value.contains('/') && is_path)
 }
 
 /// Returns the text without placeholders and surrounding blanks.
@@ -346,6 +342,11 @@ mod tests {
             "--password",
             "${env:SIXTH}",
             "--log-level=debug",
+            "-p",
+            "seventh",
+            "-p",
+            "8080",
+            "--pw=eighth",
         ];
         let found = secret_arguments(&args.map(str::to_owned));
         let found: Vec<_> = found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -356,6 +357,8 @@ mod tests {
             ("Authorization", "Bearer fourth"),
             ("argument 9", "postgres://user:fifth@host/db"),
             ("argument 10", "0123456789abcdef01234567"),
+            ("p", "seventh"),
+            ("pw", "eighth"),
         ];
         assert_eq!(found, expected);
     }
