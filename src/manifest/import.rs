@@ -129,7 +129,7 @@ pub fn read_foreign(file: &str, text: &str) -> Result<ImportedConfig, ForeignFil
         return Err(ForeignFileError::UnknownFormat);
     }
     for name in &secrets.without_default {
-        moved.skip(format!("the default of {name}"), "variables have none here; set it");
+        moved.skip(format!("the default of {name}"), "it may be a secret; set the variable");
     }
     moved.variables = secrets.into_variables();
     Ok(moved)

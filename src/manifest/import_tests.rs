@@ -88,8 +88,57 @@ fn keys_in_addresses_and_arguments_go_too() {
     assert_eq!(search.headers["X-Api-Key"], "${env:SEARCH_KEY}");
     assert_eq!(search.headers["Accept-Language"], "en");
     let weather = &stdio(&moved, "weather").args;
-    assert_eq!(weather[1..], ["--units", "${env:UNITS}", "--token", "${env:WEATHER_TOKEN}"]);
-    assert_eq!(left(&moved), ["nothing", "the default of UNITS"]);
+    assert_eq!(weather[1..], ["--units", "${env:UNITS:-metric}", "--token", "${env:WEATHER_TOKEN}"]);
+    assert_eq!(left(&moved), ["nothing"]);
+    assert_eq!(variables(&moved), ["SEARCH_API_KEY", "SEARCH_KEY", "WEATHER_TOKEN"], "UNITS need not be set");
+}
+
+#[test]
+fn a_default_is_kept_unless_it_may_be_a_secret() {
+    let of = |server: serde_json::Value| {
+        let text = serde_json::json!({"mcpServers": {"x": server}}).to_string();
+        read_foreign("x.json", &text).expect("read")
+    };
+    let moved =
+        of(serde_json::json!({"command": "x", "args": ["--level=${LEVEL:-debug}", "${EMPTY:-}", "-p", "${PORT:-80}"],
+        "env": {"HOST": "${HOST:-localhost:80}"}, "cwd": "${DIR:-/srv}/data"}));
+    let kept = stdio(&moved, "x");
+    assert_eq!(kept.args, ["--level=${env:LEVEL:-debug}", "${env:EMPTY:-}", "-p", "${env:PORT:-80}"]);
+    assert_eq!(kept.env["HOST"], "${env:HOST:-localhost:80}");
+    assert_eq!(kept.cwd.as_deref(), Some("${env:DIR:-/srv}/data"));
+    assert_eq!((left(&moved), variables(&moved)), (vec![], vec![]));
+    let moved = of(serde_json::json!({"url": "${BASE:-http://localhost:3000}/mcp"}));
+    let Transport::Http(http) = &service(&moved, "x").transport else { panic!("http") };
+    assert_eq!(http.url, "${env:BASE:-http://localhost:3000}/mcp");
+    for secret in [
+        serde_json::json!({"command": "x", "args": ["--token", "${T:-S3CRET}"]}),
+        serde_json::json!({"command": "x", "args": ["--token=${T:-S3CRET}"]}),
+        serde_json::json!({"command": "x", "args": ["-p", "${T:-S3CRET}"]}),
+        serde_json::json!({"command": "x", "args": ["postgres://me:${T:-S3CRET}@h/db"]}),
+        serde_json::json!({"command": "x", "env": {"DB_PW": "${T:-S3CRET}"}}),
+        serde_json::json!({"command": "x", "env": {"A": "${A_TOKEN:-S3CRET}"}}),
+        serde_json::json!({"command": "x", "env": {"A": "${T:-S3CRET0123456789}"}}),
+        serde_json::json!({"command": "x", "env": {"A": "postgres://me:${T:-S3CRET}@h/db"}}),
+        serde_json::json!({"url": "https://h/mcp", "headers": {"A": "Bearer ${T:-S3CRET}"}}),
+        serde_json::json!({"url": "https://h/mcp?q=${T:-S3CRET}"}),
+    ] {
+        let moved = of(secret);
+        let told = format!("{} {:?}", service_text(service(&moved, "x"), "x"), moved.left_out);
+        assert!(!told.contains("S3CRET") && told.contains("it may be a secret"), "{told}");
+    }
+}
+
+#[test]
+fn what_is_not_imported_names_what_skein_has() {
+    let text = r#"{"servers": {"a": {"url": "https://h/mcp", "oauth": {"clientId": "x"}},
+        "b": {"command": "b", "sandboxEnabled": true}, "c": {"command": "c", "sandboxEnabled": false}}}"#;
+    let moved = read_foreign("mcp.json", text).expect("read");
+    let told: Vec<_> = moved.left_out.iter().map(|left| (left.what.as_str(), left.reason.as_str())).collect();
+    let expected = [
+        ("oauth of a", "settings of a login are not imported; log in with `skein services login a`"),
+        ("sandboxEnabled of b", "a sandbox is not imported; describe it with `sandbox` in services/b.yaml"),
+    ];
+    assert_eq!(told, expected);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::placeholder::Placeholder;
 use super::SkipReason;
 
 /// Parts of a name that suggest that its value is secret.
@@ -18,8 +19,22 @@ pub(super) struct ImportedSecrets {
     /// The replaced values, to distinguish two services that each have a `TOKEN`. Never shown.
     values: BTreeMap<String, Option<String>>,
     used_by: BTreeMap<String, BTreeSet<String>>,
-    /// Variables whose default was dropped, because imported variables have none.
+    /// Variables whose default was dropped, because it may be a secret.
     pub(super) without_default: BTreeSet<String>,
+}
+
+/// What the text around a variable says about its default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DefaultContext {
+    Harmless,
+    /// The text suggests a secret, so no default is kept.
+    Secret,
+}
+
+impl DefaultContext {
+    fn of(suggests_secret: bool) -> Self {
+        if suggests_secret { Self::Secret } else { Self::Harmless }
+    }
 }
 
 impl ImportedSecrets {
@@ -54,7 +69,8 @@ impl ImportedSecrets {
         variable: &str,
         value: &str,
     ) -> Result<String, SkipReason> {
-        let filled = self.placeholders(service, value)?;
+        let context = DefaultContext::of(is_telling(name) || names_secret(value) || has_credentials(value));
+        let filled = self.placeholders(service, value, context)?;
         let (scheme, rest) = match filled.split_once(' ') {
             Some((scheme, rest)) if ["bearer", "basic", "token"].contains(&scheme.to_lowercase().as_str()) => {
                 (format!("{scheme} "), rest)
@@ -73,11 +89,12 @@ impl ImportedSecrets {
         let mut kept: Vec<String> = Vec::new();
         let mut before = String::new();
         for argument in args {
-            let filled = self.placeholders(service, argument)?;
+            let flag_says = announces(&before, argument);
+            let context = DefaultContext::of(flag_says || names_secret(argument) || has_credentials(argument));
+            let filled = self.placeholders(service, argument, context)?;
             let literal = without_placeholders(&filled);
             let assigned =
                 assignment(&filled).filter(|(name, value)| is_telling(name) && !literal_of(value).is_empty());
-            let flag_says = announces(&before, argument);
             before.clone_from(argument);
             if literal.trim().is_empty() {
                 kept.push(filled);
@@ -98,7 +115,8 @@ impl ImportedSecrets {
 
     /// Converts a program, a folder or an argument without a flag. Replaces all of it if any part may be a secret.
     pub(super) fn text(&mut self, service: &str, what: &str, text: &str) -> Result<String, SkipReason> {
-        let filled = self.placeholders(service, text)?;
+        let context = DefaultContext::of(names_secret(text) || has_credentials(text));
+        let filled = self.placeholders(service, text, context)?;
         let literal = without_placeholders(&filled);
         let secret = has_credentials(&literal) || names_secret(&literal) || literal.split(BORDERS).any(is_key_shaped);
         Ok(if secret { self.replace_value(service, &format!("{service}_{what}"), text) } else { filled })
@@ -106,7 +124,9 @@ impl ImportedSecrets {
 
     /// Converts a URL. Replaces user names, query values, fragments and path parts that look like keys.
     pub(super) fn address(&mut self, service: &str, url: &str) -> Result<String, SkipReason> {
-        let filled = self.placeholders(service, url)?;
+        // User, query and fragment of an address may be keys.
+        let context = DefaultContext::of(names_secret(url) || url.contains(['@', '?', '#']));
+        let filled = self.placeholders(service, url, context)?;
         let (scheme, rest) = filled
             .split_once("://")
             .filter(|(scheme, _)| {
@@ -156,20 +176,14 @@ impl ImportedSecrets {
         }
     }
 
-    /// Converts the placeholders of these files to Skein's. Fails for one that only an editor can fill in.
-    pub(super) fn placeholders(&mut self, service: &str, text: &str) -> Result<String, SkipReason> {
+    /// Converts the placeholders of these files to Skein's. Keeps a default that is certainly not a secret. Fails for a
+    /// placeholder that only an editor can fill in.
+    fn placeholders(&mut self, service: &str, text: &str, context: DefaultContext) -> Result<String, SkipReason> {
         let mut filled = String::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("${") {
             let (inside, behind) = after.split_once('}').ok_or(SkipReason::OpenPlaceholder)?;
-            let name = inside.strip_prefix("env:").unwrap_or(inside);
-            let name = match name.split_once(":-") {
-                Some((name, _)) => {
-                    self.without_default.insert(name.to_owned());
-                    name
-                }
-                None => name,
-            };
+            let Placeholder { name, default } = Placeholder::of(inside.strip_prefix("env:").unwrap_or(inside));
             let ours = if let Some(id) = inside.strip_prefix("input:") {
                 self.reference(service, &variable_name(id))
             } else if inside == "userHome" {
@@ -177,7 +191,18 @@ impl ImportedSecrets {
             } else if is_variable(name)
                 && !["workspaceFolder", "workspaceFolderBasename", "cwd", "file"].contains(&name)
             {
-                self.reference(service, name)
+                match default {
+                    Some(default) if context == DefaultContext::Harmless && !is_telling(name) && is_plain(default) => {
+                        // A variable with a default need not be set, so it is not listed.
+                        self.values.entry(name.to_owned()).or_default();
+                        format!("${{env:{name}:-{default}}}")
+                    }
+                    Some(_) => {
+                        self.without_default.insert(name.to_owned());
+                        self.reference(service, name)
+                    }
+                    None => self.reference(service, name),
+                }
             } else if is_variable(inside) {
                 return Err(SkipReason::EditorVariable { name: inside.to_owned() });
             } else {
@@ -241,6 +266,16 @@ fn without_placeholders(text: &str) -> String {
     parts.fold(first, |text, part| text + part.split_once('}').map_or(part, |(_, behind)| behind))
 }
 
+/// Replaces each variable with its default, or with nothing.
+fn with_defaults(text: &str) -> String {
+    let mut parts = text.split("${");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| match part.split_once('}') {
+        Some((inside, behind)) => text + Placeholder::of(inside).default.unwrap_or_default() + behind,
+        None => text + part,
+    })
+}
+
 fn is_telling(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     TELLING.iter().any(|part| name.contains(part)) || name.split(['_', '-']).any(|word| TELLING_WORDS.contains(&word))
@@ -297,7 +332,7 @@ fn announces(flag: &str, next: &str) -> bool {
     let is_flag = next.starts_with("--") || (next.starts_with('-') && next.chars().count() <= 2);
     let telling = flag.starts_with('-') && !flag.contains('=') && (is_telling(flag) || flag == "-k");
     let user = matches!(flag, "-u" | "--user") && next.contains(':');
-    let password = flag == "-p" && may_be_password(&without_placeholders(next));
+    let password = flag == "-p" && may_be_password(&with_defaults(next));
     !is_flag && (telling || user || password)
 }
 

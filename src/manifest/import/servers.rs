@@ -67,9 +67,11 @@ impl ServerEntry<'_> {
             (None, None) => return Err(SkipReason::NoTransport),
         };
         for (key, reason) in NOT_CARRIED {
-            let there = self.value.get(key).is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty()));
+            let there = self.value.get(key).is_some_and(|value| {
+                value.as_array().is_none_or(|list| !list.is_empty()) && *value != Value::Bool(false)
+            });
             if there {
-                moved.skip(format!("{key} of {}", self.name), *reason);
+                moved.skip(format!("{key} of {}", self.name), reason.replace("NAME", name.as_str()));
             }
         }
         let description = self.text("description").filter(|text| !text.trim().is_empty());
@@ -78,13 +80,13 @@ impl ServerEntry<'_> {
     }
 }
 
-/// Known fields without a counterpart in Skein.
+/// Known fields that are not imported, and why. `NAME` stands for the name of the service.
 const NOT_CARRIED: &[(&str, &str)] = &[
     ("envFile", "files with variables are not read; set what it holds in your environment"),
     ("autoApprove", "consent is given in Skein, with `approval`"),
     ("alwaysAllow", "consent is given in Skein, with `approval`"),
-    ("oauth", "Skein does not log in; give it a token in a header"),
-    ("sandboxEnabled", "Skein starts services without a sandbox"),
+    ("oauth", "settings of a login are not imported; log in with `skein services login NAME`"),
+    ("sandboxEnabled", "a sandbox is not imported; describe it with `sandbox` in services/NAME.yaml"),
 ];
 
 pub(super) fn strings(value: Option<&Value>) -> Result<Vec<String>, ServerFieldError> {
