@@ -67,6 +67,12 @@ pub(super) fn run(
     if file.is_dir() {
         return memories(file, args, folders, output);
     }
+    if args.project && file.exists() {
+        let problem = format!("--project is for memories, and {} is not a folder", file.display());
+        let help = "name the folder with goose's memories, or leave out --project; put servers of a project into its \
+                    .mcp.json";
+        return Err(CommandError::usage(problem, help));
+    }
     let moved = read(file)?;
     if moved.processor.is_some() || moved.approval.is_some() {
         // Nothing of a config with an error is read, so its settings would be replaced.

@@ -126,6 +126,15 @@ fn what_cannot_be_carried_over_is_listed_with_the_reason() {
 }
 
 #[test]
+fn a_file_cannot_be_imported_for_one_project() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.skein(&["import", "--project", &fixture("mcp.json")]);
+    assert_eq!(run.code, 2, "{}", run.whole());
+    assert!(run.stderr.contains("--project is for memories") && run.stderr.contains(".mcp.json"), "{}", run.stderr);
+    assert_eq!(config(&sandbox), []);
+}
+
+#[test]
 fn a_file_that_is_none_of_these_is_refused() {
     let sandbox = Sandbox::new();
     sandbox.write("project/other.json", "{\"name\": \"a package\"}");
