@@ -353,7 +353,7 @@ fn memories(
         output.line(&format!("  {category}: {text}"));
     }
     for (file, reason) in &imported.left_out {
-        output.line(&format!("left out of {file}: {reason}"));
+        output.line(&format!("left out of {}: {}", display_line(file), display_line(reason)));
     }
     Ok(())
 }

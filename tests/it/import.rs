@@ -193,6 +193,16 @@ fn memories_can_be_looked_at_before_they_are_kept() {
 }
 
 #[test]
+fn names_of_memory_files_cannot_control_the_terminal() {
+    let sandbox = Sandbox::new();
+    let key = ["ghp", "0123456789abcdefghijABCDEFGHIJ012345"].join("_");
+    sandbox.write("project/memory/a\u{1b}[31mred.txt", &format!("use {key}\n"));
+    let run = sandbox.skein(&["import", "memory", "--dry-run"]);
+    assert_eq!(run.code, 0, "{}", run.whole());
+    assert!(run.stdout.contains("left out of memory/a\u{FFFD}[31mred.txt: an entry holds"), "{:?}", run.stdout);
+}
+
+#[test]
 fn folder_without_goose_data_is_refused_and_not_stored() {
     let sandbox = Sandbox::new();
     sandbox.write("project/notes/todo.txt", "call the bank\n");
