@@ -3,6 +3,8 @@
 
 mod registry;
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -23,8 +25,8 @@ use crate::manifest::{
 use crate::services::builtin::memory::{self, ImportError};
 use crate::store::{MemoryOwner, project_root};
 
-/// Size limit; a larger file is not a settings file.
-const MAX_BYTES: u64 = 4 * 1024 * 1024;
+/// Size limit. `~/.claude.json` also keeps the history of its projects, so that it may have several megabytes.
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -101,10 +103,19 @@ fn read(file: &Path) -> Result<ImportedConfig, CommandError> {
 fn text_of(file: &Path, help: &str) -> Result<String, CommandError> {
     let name = file.display();
     let unreadable = |error: std::io::Error| CommandError::usage(format!("{name} cannot be read: {error}"), help);
-    if file.metadata().map_err(unreadable)?.len() > MAX_BYTES {
-        return Err(CommandError::usage(format!("{name} is too large for a settings file"), help));
+    let opened = File::open(file).map_err(unreadable)?;
+    let size = opened.metadata().map_err(unreadable)?.len();
+    let mut bytes = Vec::new();
+    // A device has no size, so the bytes are counted as well.
+    let read = match size > MAX_BYTES {
+        true => size,
+        false => opened.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)? as u64,
+    };
+    if read > MAX_BYTES {
+        let problem = format!("{name} has {} MiB or more, and at most {} MiB are read", read >> 20, MAX_BYTES >> 20);
+        return Err(CommandError::usage(problem, "copy the part that you need to another file, and import that"));
     }
-    std::fs::read_to_string(file).map_err(unreadable)
+    String::from_utf8(bytes).map_err(|error| unreadable(std::io::Error::other(error)))
 }
 
 /// The planned changes, decided before anything is written.

@@ -179,6 +179,27 @@ fn claude_code_project_servers_are_reported_not_imported() {
 }
 
 #[test]
+fn a_file_of_several_mebibytes_is_imported() {
+    let sandbox = Sandbox::new();
+    let history = "x".repeat(5 << 20);
+    sandbox.write(
+        "home/.claude.json",
+        &format!(r#"{{"mcpServers": {{"clock": {{"command": "clock"}}}}, "h": "{history}"}}"#),
+    );
+    let file = sandbox.path("home/.claude.json");
+    let run = sandbox.skein(&["import", &file.display().to_string()]);
+    assert_eq!(run.code, 0, "{}", run.whole());
+    assert!(sandbox.path("config/services/clock.yaml").exists());
+    std::fs::File::options().write(true).open(&file).unwrap().set_len(70 << 20).unwrap();
+    let run = sandbox.skein(&["import", &file.display().to_string()]);
+    assert_eq!(run.code, 2, "{}", run.whole());
+    assert!(run.stderr.contains("has 70 MiB or more, and at most 64 MiB are read"), "{}", run.stderr);
+    assert!(run.stderr.contains("copy the part that you need"), "{}", run.stderr);
+    let endless = sandbox.skein(&["import", "/dev/zero"]);
+    assert!(endless.code == 2 && endless.stderr.contains("at most 64 MiB"), "{}", endless.whole());
+}
+
+#[test]
 fn memories_can_be_looked_at_before_they_are_kept() {
     let sandbox = Sandbox::new();
     sandbox.write("project/memory/style.txt", "use tabs\n\nno semicolons\n");
