@@ -197,8 +197,9 @@ impl Chat<'_> {
                     let typed = tokio::select! {
                         biased;
                         () = ended.cancelled() => return Err(CommandError::Interrupted),
-                        typed = self.input.line(PROMPT, std::mem::take(&mut initial), words) => typed,
+                        typed = self.input.line(PROMPT, &initial, words) => typed,
                     };
+                    initial.clear();
                     match typed {
                         LineInput::Line(line) => line,
                         LineInput::Interrupted { empty: true } => {

@@ -271,6 +271,37 @@ fn an_edit_is_shown_as_a_diff_and_undo_takes_it_back() {
     assert!(shown.contains("greet by name") && shown.contains("were undone"), "{shown}");
 }
 
+/// A recipe of a project that nobody trusts is a command, and `/undo` puts its text on the line.
+#[test]
+fn undo_sends_no_control_characters_to_the_terminal() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "project/.goose/recipes/evil.yaml",
+        "version: 1.0.0\ntitle: Evil\ndescription: x\nprompt: \"SAY x \\e]0;PWNED\\a \\e[31mred \\e[2J end\"\n",
+    );
+    let model = ScriptedModel::new(|_| says("Fine."));
+    let terminal = talking(&sandbox, &model, SIZE, &[]);
+    let copy = sandbox.path("copy");
+    terminal.copy_output(&copy);
+    terminal.enter("/evil");
+    terminal.shows(TOOK);
+    terminal.enter("/undo");
+    terminal.shows("› SAY x \u{FFFD}]0;PWNED\u{FFFD} \u{FFFD}[31mred \u{FFFD}[2J end");
+    terminal.press(&["Enter"]);
+    terminal.shows_times(TOOK, 2);
+    // The arrow brings it back from the history.
+    terminal.waits_for_input();
+    terminal.press(&["Up"]);
+    terminal.shows_times("› SAY x \u{FFFD}]0;PWNED", 2);
+    let sent = read(&copy);
+    assert!(sent.contains("]0;PWNED"), "{sent:?}");
+    assert!(!sent.contains("\u{1b}]0;PWNED") && !sent.contains("\u{1b}[2J"), "{sent:?}");
+    assert!(!read(sandbox.path("data/chat_history")).contains("u001b"));
+}
+
 #[test]
 fn one_key_answers_a_question() {
     if !full_tests() {

@@ -1,6 +1,7 @@
 //! The line editor: editing, history, completion of commands and paths, multi-line input.
 //!
-//! Invariant: the history contains only lines typed here, in a file that only the user can read.
+//! Invariant: the history contains only lines typed here, in a file that only the user can read. No control character
+//! of a text that was not typed here reaches the terminal.
 
 use std::fs;
 use std::io::Write as _;
@@ -88,8 +89,9 @@ impl Input {
         Ok(Self { editor: Arc::new(Mutex::new(editor)), keyboard, file })
     }
 
-    /// Reads a line. `begun` is its initial text, which the user can edit.
-    pub(super) async fn line(&self, prompt: &'static str, initial: String, words: CompletionWords) -> LineInput {
+    /// Reads a line. `initial` is its initial text, which the user can edit and which may come from a project's file.
+    pub(super) async fn line(&self, prompt: &'static str, initial: &str, words: CompletionWords) -> LineInput {
+        let initial = sanitize_lines(initial);
         let (editor, keyboard) = (Arc::clone(&self.editor), Arc::clone(&self.keyboard));
         let read = tokio::task::spawn_blocking(move || {
             let _reads = keyboard.lock_reading();
@@ -119,7 +121,8 @@ impl Input {
     /// Adds a line to the history, for this and later sessions.
     pub(super) fn remember(&self, line: &str) {
         let mut editor = self.editor.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = editor.add_history_entry(line).is_ok_and(|new| new) && append(&self.file, line).is_ok();
+        let line = sanitize_lines(line);
+        let kept = editor.add_history_entry(&line).is_ok_and(|new| new) && append(&self.file, &line).is_ok();
         if !kept {
             tracing::debug!("a line was not kept in the history");
         }
@@ -131,6 +134,12 @@ pub(super) fn editor_failure(why: &str) -> CommandError {
         format!("the line editor failed: {why}"),
         "`skein chat -c` continues the session; please report this",
     )
+}
+
+/// Replaces the control characters of a text, which the line editor would send to the terminal. Keeps lines and tabs.
+fn sanitize_lines(text: &str) -> String {
+    let sanitize_line = |line: &str| line.split('\t').map(verbatim).collect::<Vec<_>>().join("\t");
+    text.split('\n').map(sanitize_line).collect::<Vec<_>>().join("\n")
 }
 
 /// Reads the history: one JSON string per line, because an entry may have many lines.
@@ -147,7 +156,8 @@ fn read_history(file: &Path) -> Vec<String> {
             tracing::debug!(%error, "the history could not be made shorter");
         }
     }
-    entries.into_iter().skip(skip).collect()
+    // An earlier version also kept control characters.
+    entries.iter().skip(skip).map(|entry| sanitize_lines(entry)).collect()
 }
 
 fn append(file: &Path, line: &str) -> std::io::Result<()> {
@@ -195,7 +205,11 @@ impl Completer for Assistant {
 
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
         let (from, found) = complete(&self.words, &line[..at]);
-        let pair = |(display, replacement): (String, String)| Pair { display: display_line(&display), replacement };
+        // Names of commands and models come from services and files.
+        let pair = |(display, replacement): (String, String)| Pair {
+            display: display_line(&display),
+            replacement: verbatim(&replacement),
+        };
         Ok((from, found.into_iter().map(pair).collect()))
     }
 }
@@ -268,6 +282,21 @@ mod tests {
         assert_eq!(typed("see @"), (4, names(&["@src/"])));
         assert_eq!(typed("see @src/m"), (4, names(&["@src/main.rs"])));
         assert_eq!(typed("plain words").1, names(&[]));
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_line_editor() {
+        let hostile = "one\t\u{1b}]0;PWNED\u{7}\r\ntwo \u{1b}[2J ä 日本\n";
+        let tame = "one\t\u{FFFD}]0;PWNED\u{FFFD}\ntwo \u{FFFD}[2J ä 日本\n";
+        assert_eq!(sanitize_lines(hostile), tame);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("chat_history");
+        append(&file, hostile).unwrap();
+        assert_eq!(read_history(&file), [tame]);
+        let words = CompletionWords { commands: vec!["evil\u{1b}[2J".to_owned()], ..CompletionWords::default() };
+        let assistant = Assistant { words, line: Mutex::default() };
+        let (_, found) = assistant.complete("/ev", 3, &Context::new(&MemHistory::new())).unwrap();
+        assert_eq!(found[0].replacement, "/evil\u{FFFD}[2J ");
     }
 
     #[test]

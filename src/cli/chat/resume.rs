@@ -39,7 +39,7 @@ pub(super) async fn pick(
         output.line(&format!("{BOLD}{:>3}{BOLD:#}  {title}  {QUIET}{about}{QUIET:#}", at + 1));
     }
     loop {
-        match input.line("Which one? [1] ", String::new(), CompletionWords::default()).await {
+        match input.line("Which one? [1] ", "", CompletionWords::default()).await {
             LineInput::Ended | LineInput::Interrupted { .. } => return Ok(None),
             LineInput::Broken(why) => return Err(editor_failure(&why)),
             LineInput::Line(line) => {
