@@ -15,7 +15,7 @@ mod table;
 mod undo;
 
 use std::collections::HashSet;
-use std::io::{IsTerminal as _, stdin, stdout};
+use std::io::{IsTerminal as _, stderr, stdin, stdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -68,8 +68,12 @@ pub(super) fn run(
     folders: &Folders,
     output: &mut CommandOutput,
 ) -> Result<(), CommandError> {
-    let Some(keyboard) = Keyboard::from_stdin().filter(|_| stdout().is_terminal()) else {
-        let which = if stdin().is_terminal() { "stdout" } else { "stdin" };
+    let streams =
+        [("stdin", stdin().is_terminal()), ("stdout", stdout().is_terminal()), ("stderr", stderr().is_terminal())];
+    // Questions go to stderr, and a key must not answer one that nobody sees.
+    let missing = streams.into_iter().find(|(_, is_terminal)| !is_terminal);
+    let (None, Some(keyboard)) = (missing, Keyboard::from_stdin()) else {
+        let which = missing.map_or("stdin", |(name, _)| name);
         return Err(CommandError::usage(format!("{which} is no terminal"), "`skein run` is for scripts and pipes"));
     };
     trust::offer(folders, output)?;

@@ -105,6 +105,18 @@ fn it_needs_a_terminal() {
 }
 
 #[test]
+fn chat_refuses_a_stderr_that_shows_no_questions() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let terminal = Terminal::start_redirected(&sandbox, None, SIZE, &["chat"], "2>errors.txt");
+    terminal.shows("[exit 2]");
+    let errors = read(sandbox.path("project/errors.txt"));
+    assert!(errors.contains("stderr is no terminal") && errors.contains("skein run"), "{errors}");
+}
+
+#[test]
 fn unconfigured_chat_shows_what_is_active_and_what_to_type() {
     if !full_tests() {
         return;

@@ -30,6 +30,17 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// `skein` with these arguments, on a screen of this size. What it exits with stands there in the end.
     pub(crate) fn start(sandbox: &Sandbox, model: Option<&ScriptedModel>, size: (u16, u16), args: &[&str]) -> Self {
+        Self::start_redirected(sandbox, model, size, args, "")
+    }
+
+    /// As [`Self::start`], with a redirection of the shell, such as `2>FILE`, in the project folder.
+    pub(crate) fn start_redirected(
+        sandbox: &Sandbox,
+        model: Option<&ScriptedModel>,
+        size: (u16, u16),
+        args: &[&str],
+        redirection: &str,
+    ) -> Self {
         require_full_tests("tmux");
         let mut inner = sandbox.command(args);
         if let Some(model) = model {
@@ -41,7 +52,7 @@ impl Terminal {
             let value = value.unwrap_or_default().to_string_lossy().into_owned();
             line.push_str(&format!(" {}", quoted(&format!("{}={value}", name.to_string_lossy()))));
         }
-        line.push_str(" sh -c 'trap : INT; \"$@\"; echo \"[exit $?]\"; read -r rest' sh ");
+        line.push_str(&format!(" sh -c 'trap : INT; \"$@\" {redirection}; echo \"[exit $?]\"; read -r rest' sh "));
         line.push_str(&quoted(&inner.get_program().to_string_lossy()));
         for arg in args {
             line.push_str(&format!(" {}", quoted(arg)));
