@@ -216,7 +216,7 @@ fn set(modes: &Termios) {
 }
 
 /// Converts the typed bytes to text as a line editor would: applies backspace and drops control keys.
-fn words(typed: &[u8]) -> String {
+pub(super) fn words(typed: &[u8]) -> String {
     let typed = String::from_utf8_lossy(typed);
     let mut chars = typed.chars().peekable();
     let mut words = String::new();

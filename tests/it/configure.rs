@@ -8,7 +8,8 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use crate::support::model::{Answer, ScriptedModel};
-use crate::support::{Sandbox, files_below, read};
+use crate::support::tmux::Terminal;
+use crate::support::{Sandbox, files_below, full_tests, read};
 
 /// Not a real one.
 const KEY: &str = concat!("a-key", "-that-is-marked-7261");
@@ -218,6 +219,48 @@ fn the_key_may_stay_in_a_variable_of_another_name() {
     let config = read(sandbox.path("config/config.yaml"));
     assert!(config.contains("key: \"MY_OWN_KEY\""), "{config}");
     assert_eq!(sandbox.skein(&["doctor"]).code, 0, "{}", sandbox.skein(&["doctor"]).stdout);
+}
+
+#[test]
+fn ctrl_c_at_the_key_question_leaves_the_terminal_as_it_was() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let terminal = Terminal::start(&sandbox, None, (100, 30), &["configure"]);
+    terminal.shows("Provider");
+    terminal.type_line("openai:scripted");
+    terminal.shows("Key for openai");
+    terminal.type_in(KEY);
+    terminal.press(&["C-c"]);
+    terminal.shows("[exit 130]");
+    // The shell that started the program shows what is typed.
+    terminal.type_in("shown again");
+    terminal.shows("shown again");
+    assert!(!terminal.whole().contains(KEY), "{}", terminal.whole());
+    assert!(holding_the_key(&sandbox).is_empty() && !sandbox.path("config/config.yaml").exists());
+}
+
+#[test]
+fn a_key_that_is_typed_can_be_corrected_and_is_hidden() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let terminal = Terminal::start(&sandbox, None, (100, 30), &["configure", "--no-test"]);
+    terminal.shows("Provider");
+    terminal.type_line("openai:scripted");
+    terminal.shows("Key for openai");
+    terminal.type_in("wrong");
+    terminal.press(&["C-u"]);
+    terminal.type_in(&format!("{KEY}x"));
+    terminal.press(&["BSpace", "Enter"]);
+    terminal.shows("Agent to begin with");
+    terminal.press(&["Enter"]);
+    terminal.shows("[exit 0]");
+    assert!(!terminal.whole().contains(KEY), "{}", terminal.whole());
+    assert_eq!(holding_the_key(&sandbox), ["keys.json"]);
+    assert!(!read(sandbox.path("config/keys.json")).contains(&format!("{KEY}x")));
 }
 
 #[test]
