@@ -4,7 +4,7 @@
 mod changes;
 mod questions;
 
-use std::io::{BufRead as _, IsTerminal as _};
+use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::llm::{ModelRegistry, ModelRequest, ProviderInfo, StreamEvent};
 use crate::manifest::Settings;
 use crate::project::{ModeRequest, default_mode};
 use changes::{EditedProfile, check_text};
-use questions::{no_terminal_error, question, read_hidden_line, yes};
+use questions::{question, read_hidden_line, read_key, yes};
 
 /// Time limit of the test request.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -201,9 +201,7 @@ fn answers_from_flags(
         if key_name.is_none() {
             return Err(CommandError::usage(format!("{} needs no key", facts.name), "leave out --key-stdin"));
         }
-        let mut line = String::new();
-        std::io::stdin().lock().read_line(&mut line).map_err(|error| no_terminal_error(&error))?;
-        key = Some(line.trim().to_owned()).filter(|key| !key.is_empty());
+        key = Some(read_key(&facts.name)?).filter(|key| !key.is_empty());
         if key.is_none() {
             return Err(CommandError::usage(
                 "no key came from stdin",

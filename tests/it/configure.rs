@@ -264,6 +264,29 @@ fn a_key_that_is_typed_can_be_corrected_and_is_hidden() {
 }
 
 #[test]
+fn key_stdin_at_a_terminal_asks_and_hides_the_key() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let args = ["configure", "--provider", "openai", "--model", "scripted", "--key-stdin", "--no-test"];
+    let terminal =
+        Terminal::start_redirected(&sandbox, None, (100, 30), &[&args[..], &["--json"]].concat(), ">out.json");
+    terminal.shows("Key for openai (not shown):");
+    terminal.type_line(KEY);
+    terminal.shows("[exit 0]");
+    assert!(!terminal.whole().contains(KEY), "{}", terminal.whole());
+    assert_eq!(holding_the_key(&sandbox), ["keys.json"]);
+    let told: Value = serde_json::from_str(&read(sandbox.path("project/out.json"))).unwrap();
+    assert_eq!(told["model"], "openai:scripted");
+    let terminal = Terminal::start(&sandbox, None, (100, 30), &args);
+    terminal.shows("Key for openai (not shown):");
+    terminal.press(&["C-d"]);
+    terminal.shows("no key came from stdin");
+    terminal.shows("[exit 2]");
+}
+
+#[test]
 fn without_a_terminal_nothing_is_asked_and_the_flags_are_named() {
     let sandbox = Sandbox::new();
     for command in [&["configure"][..], &["acp", "--setup"]] {

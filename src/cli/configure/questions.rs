@@ -1,6 +1,6 @@
 //! Asks questions at the terminal and reads the answers line by line.
 
-use std::io::{BufRead as _, Write as _};
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use super::super::keyboard::words;
 use super::super::output::{CommandError, CommandOutput, display_line};
@@ -42,6 +42,20 @@ pub(super) fn read_hidden_line(text: &str, output: &mut CommandOutput) -> Result
     let typed = read_hidden(ask);
     output.text("\n");
     typed?.ok_or_else(answers_ended)
+}
+
+/// Reads the key of `provider` from stdin; empty if there is none. At a terminal, asks for it on stderr, because stdout
+/// may carry JSON, and hides it.
+pub(super) fn read_key(provider: &str) -> Result<String, CommandError> {
+    if !std::io::stdin().is_terminal() {
+        let mut line = String::new();
+        std::io::stdin().lock().read_line(&mut line).map_err(|error| no_terminal_error(&error))?;
+        return Ok(line.trim().to_owned());
+    }
+    let mut stderr = std::io::stderr();
+    let typed = read_hidden(|| write!(stderr, "Key for {} (not shown): ", display_line(provider)));
+    writeln!(std::io::stderr()).map_err(|error| no_terminal_error(&error))?;
+    Ok(typed?.unwrap_or_default())
 }
 
 /// Asks, and reads a line that the terminal does not show. `None` if the input ends before the line.
@@ -97,7 +111,7 @@ fn read_keys() -> rustix::io::Result<HiddenInput> {
     }
 }
 
-pub(super) fn no_terminal_error(error: &std::io::Error) -> CommandError {
+fn no_terminal_error(error: &std::io::Error) -> CommandError {
     CommandError::usage(
         format!("no terminal to ask: {error}"),
         "say it with flags; `skein configure --help` lists them",
