@@ -16,7 +16,8 @@ use rustyline::hint::Hinter;
 use rustyline::history::MemHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{
-    Cmd, CompletionType, Config, Context, Editor, Event, EventHandler, Helper, KeyCode, KeyEvent, Modifiers,
+    Cmd, CompletionType, ConditionalEventHandler, Config, Context, Editor, Event, EventContext, EventHandler, Helper,
+    KeyCode, KeyEvent, Modifiers, Movement, RepeatCount,
 };
 
 use super::super::keyboard::Keyboard;
@@ -58,10 +59,16 @@ pub(super) struct Input {
 }
 
 /// Completion words, and the line as last seen by the hinter.
+#[derive(Default)]
 struct Assistant {
     words: CompletionWords,
     line: Mutex<String>,
+    /// Where input ended with a backslash that continues it, on a terminal that cannot edit lines.
+    continued: Mutex<Vec<usize>>,
 }
+
+/// Handles Enter: a backslash at the end of the input becomes the start of a new line.
+struct Continuation;
 
 impl Input {
     pub(super) fn new(data: &Path, keyboard: Arc<Keyboard>) -> Result<Self, CommandError> {
@@ -76,7 +83,9 @@ impl Input {
             .build();
         let history = MemHistory::with_config(&config);
         let mut editor = Editor::with_history(config, history).map_err(failed)?;
-        editor.set_helper(Some(Assistant { words: CompletionWords::default(), line: Mutex::default() }));
+        editor.set_helper(Some(Assistant::default()));
+        let enter = KeyEvent(KeyCode::Enter, Modifiers::NONE);
+        editor.bind_sequence(Event::from(enter), EventHandler::Conditional(Box::new(Continuation)));
         for key in [KeyEvent::ctrl('J'), KeyEvent(KeyCode::Enter, Modifiers::ALT)] {
             editor.bind_sequence(Event::from(key), EventHandler::Simple(Cmd::Newline));
         }
@@ -99,14 +108,16 @@ impl Input {
             if let Some(assistant) = editor.helper_mut() {
                 assistant.words = words;
                 assistant.see("");
+                assistant.take_continued();
             }
             let prompt = (prompt, format!("\x1b[1;36m{prompt}\x1b[0m"));
             let read = editor.readline_with_initial(&prompt, (&initial, ""));
             let empty = editor.helper().is_none_or(Assistant::saw_nothing);
-            (read, empty)
+            let continued = editor.helper().map(Assistant::take_continued).unwrap_or_default();
+            (read.map(|line| join_continued(line, &continued)), empty)
         });
         match read.await {
-            Ok((Ok(line), _)) => LineInput::Line(line.replace("\\\n", "\n")),
+            Ok((Ok(line), _)) => LineInput::Line(line),
             Ok((Err(ReadlineError::Interrupted), empty)) => LineInput::Interrupted { empty },
             Ok((Err(error), _)) => {
                 if !matches!(error, ReadlineError::Eof) {
@@ -134,6 +145,28 @@ pub(super) fn editor_failure(why: &str) -> CommandError {
         format!("the line editor failed: {why}"),
         "`skein chat -c` continues the session; please report this",
     )
+}
+
+/// Returns what Enter does if it does not just send the line. Pasted text does not come here, so that its backslashes
+/// stay.
+fn interpret_enter(line: &str, cursor: usize) -> Option<Cmd> {
+    match line.ends_with('\\') {
+        true if cursor == line.len() => Some(Cmd::Replace(Movement::BackwardChar(1), Some("\n".to_owned()))),
+        // The cursor is inside the line, so the backslash continues nothing.
+        true => Some(Cmd::AcceptLine),
+        false => None,
+    }
+}
+
+/// Removes the backslashes that continued a line. `ends` are the lengths of the input up to each of them.
+fn join_continued(mut line: String, ends: &[usize]) -> String {
+    for end in ends.iter().rev() {
+        let at = end.saturating_sub(1);
+        if line.get(at..).is_some_and(|rest| rest.starts_with("\\\n")) {
+            line.remove(at);
+        }
+    }
+    line
 }
 
 /// Replaces the control characters of a text, which the line editor would send to the terminal. Keeps lines and tabs.
@@ -177,6 +210,16 @@ impl Assistant {
     fn saw_nothing(&self) -> bool {
         self.line.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
+
+    fn take_continued(&self) -> Vec<usize> {
+        std::mem::take(&mut *self.continued.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl ConditionalEventHandler for Continuation {
+    fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext<'_>) -> Option<Cmd> {
+        interpret_enter(context.line(), context.pos())
+    }
 }
 
 impl Helper for Assistant {}
@@ -193,10 +236,14 @@ impl Hinter for Assistant {
 }
 
 impl Validator for Assistant {
-    /// A backslash at the end continues the input on the next line.
+    /// A backslash at the end continues the input on the next line. Where lines can be edited, [`Continuation`] handles
+    /// it first.
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        let goes_on = context.input().ends_with('\\');
-        Ok(if goes_on { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+        if !context.input().ends_with('\\') {
+            return Ok(ValidationResult::Valid(None));
+        }
+        self.continued.lock().unwrap_or_else(PoisonError::into_inner).push(context.input().len());
+        Ok(ValidationResult::Incomplete)
     }
 }
 
@@ -294,9 +341,20 @@ mod tests {
         append(&file, hostile).unwrap();
         assert_eq!(read_history(&file), [tame]);
         let words = CompletionWords { commands: vec!["evil\u{1b}[2J".to_owned()], ..CompletionWords::default() };
-        let assistant = Assistant { words, line: Mutex::default() };
+        let assistant = Assistant { words, ..Assistant::default() };
         let (_, found) = assistant.complete("/ev", 3, &Context::new(&MemHistory::new())).unwrap();
         assert_eq!(found[0].replacement, "/evil\u{FFFD}[2J ");
+    }
+
+    #[test]
+    fn only_a_backslash_at_enter_continues_the_input() {
+        let new_line = Cmd::Replace(Movement::BackwardChar(1), Some("\n".to_owned()));
+        assert_eq!(interpret_enter("docker run \\", 12), Some(new_line));
+        assert_eq!(interpret_enter("docker run \\", 3), Some(Cmd::AcceptLine));
+        assert_eq!(interpret_enter("docker run \\\n -it x", 19), None);
+        assert_eq!(join_continued("a\\\nä\\\nb".to_owned(), &[2, 6]), "a\nä\nb");
+        assert_eq!(join_continued("a\\\nb\\\nc".to_owned(), &[2]), "a\nb\\\nc");
+        assert_eq!(join_continued("ä\\\nb".to_owned(), &[2, 9]), "ä\\\nb");
     }
 
     #[test]
