@@ -8,7 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::termios::{InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+};
+use unicode_width::UnicodeWidthChar as _;
+
+use super::output::{QUIET, can_redraw, verbatim};
 
 /// Time without a key press before a question accepts a key.
 const PAUSE: Duration = Duration::from_millis(400);
@@ -76,30 +81,37 @@ impl Keyboard {
     }
 
     /// Reads one line and shows it after `prompt` while it is typed. `None` if cancelled, or closed with Escape.
+    ///
+    /// Takes none of several lines that come at once, as in a paste: the others would be lost, or answer the next
+    /// question unseen.
     pub(super) fn line(&self, given_up: &AtomicBool, prompt: &str) -> std::io::Result<Option<String>> {
         let _reads = self.lock_reading();
         let _quiet = EchoGuard::new(true);
         let mut typed = Vec::new();
-        let mut stderr = anstream::stderr();
-        write!(stderr, "{prompt}").and_then(|()| stderr.flush())?;
+        let mut field = Field::print(prompt)?;
         loop {
             let mut bytes = [0; 256];
             let read = rustix::io::read(stdin(), &mut bytes)?;
             if given_up.load(Ordering::Relaxed) || bytes[..read] == [0x1b] {
-                writeln!(stderr)?;
+                writeln!(anstream::stderr())?;
                 return Ok(None);
-            }
-            if read == 0 {
-                continue;
             }
             typed.extend_from_slice(&bytes[..read]);
             let text = words(&typed);
             let line = text.lines().next().unwrap_or_default();
-            write!(stderr, "\r\x1b[2K{prompt}{}", super::output::display_line(line)).and_then(|()| stderr.flush())?;
-            if bytes[..read].iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
-                writeln!(stderr)?;
+            field.update(line)?;
+            // The rest of a paste follows within a tenth of a second, after which a read returns nothing.
+            if read > 0 || !typed.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
+                continue;
+            }
+            writeln!(anstream::stderr())?;
+            if text.lines().nth(1).is_none() {
                 return Ok(Some(line.to_owned()));
             }
+            let refusal = "this takes one line, and several came; write or paste one line";
+            writeln!(anstream::stderr(), "  {QUIET}{refusal}{QUIET:#}")?;
+            typed.clear();
+            field = Field::print(prompt)?;
         }
     }
 
@@ -164,6 +176,61 @@ impl Keyboard {
     pub(super) fn guard_terminal(&self) -> TerminalGuard {
         TerminalGuard(tcgetattr(stdin()).ok())
     }
+}
+
+/// A prompt on the screen with the text that is typed after it.
+struct Field<'a> {
+    prompt: &'a str,
+    shown: String,
+}
+
+impl<'a> Field<'a> {
+    fn print(prompt: &'a str) -> std::io::Result<Self> {
+        let mut stderr = anstream::stderr();
+        write!(stderr, "{prompt}").and_then(|()| stderr.flush())?;
+        Ok(Self { prompt, shown: String::new() })
+    }
+
+    /// Shows `line` after the prompt. Draws all again only if the text does not just become longer.
+    fn update(&mut self, line: &str) -> std::io::Result<()> {
+        let (line, prompt) = (verbatim(line), self.prompt);
+        let mut stderr = anstream::stderr();
+        match line.strip_prefix(&self.shown) {
+            Some(more) => write!(stderr, "{more}")?,
+            None if can_redraw() => {
+                let drawn = format!("{}{}", anstream::adapter::strip_str(prompt), self.shown);
+                // Without colours, the stream would drop these sequences.
+                let mut plain = std::io::stderr();
+                match rows_above(&drawn, columns()) {
+                    0 => {}
+                    rows => write!(plain, "\x1b[{rows}A")?,
+                }
+                write!(plain, "\r\x1b[J")?;
+                write!(stderr, "{prompt}{line}")?;
+            }
+            None => write!(stderr, "\n{prompt}{line}")?,
+        }
+        self.shown = line;
+        stderr.flush()
+    }
+}
+
+fn columns() -> usize {
+    let columns = tcgetwinsize(stdin()).map_or(0, |size| usize::from(size.ws_col));
+    if columns == 0 { 80 } else { columns }
+}
+
+/// Returns how many rows of the text are above the row of its end.
+fn rows_above(text: &str, columns: usize) -> usize {
+    let (mut rows, mut used) = (0, 0);
+    for width in text.chars().map(|c| c.width().unwrap_or(0)) {
+        // A wide character that does not fit begins the next row.
+        if used + width > columns {
+            (rows, used) = (rows + 1, 0);
+        }
+        used += width;
+    }
+    rows
 }
 
 impl EchoGuard {
@@ -238,7 +305,14 @@ pub(super) fn words(typed: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::words;
+    use super::{rows_above, words};
+
+    #[test]
+    fn rows_are_counted_by_columns() {
+        assert_eq!([0, 1, 10, 11, 20, 21].map(|length| rows_above(&"x".repeat(length), 10)), [0, 0, 0, 1, 1, 2]);
+        assert_eq!(rows_above("123456789日本", 10), 1);
+        assert_eq!(rows_above("日本語日本e\u{301}", 10), 1);
+    }
 
     #[test]
     fn what_was_typed_ahead_is_given_back_as_words() {

@@ -659,6 +659,61 @@ fn skills_and_recipes_are_commands_in_every_mode() {
     terminal.shows("did you mean /review?");
 }
 
+/// A recipe with a parameter that is asked for.
+fn weekly(sandbox: &Sandbox) {
+    sandbox.write(
+        "project/.goose/recipes/weekly.yaml",
+        "version: 1.0.0\ntitle: Weekly\ndescription: Sums up a week.\nprompt: Sum up the week of {{ team }}.\n\
+         parameters: [{key: team, input_type: string, requirement: required, description: Who.}]\n",
+    );
+}
+
+#[test]
+fn a_form_refuses_several_pasted_lines() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    weekly(&sandbox);
+    let model = ScriptedModel::new(|_| says("Fine."));
+    let terminal = talking(&sandbox, &model, SIZE, &[]);
+    terminal.enter("/weekly");
+    terminal.shows("team (text) ›");
+    terminal.paste(&format!("first team\n{}\nlast team\n", "x".repeat(600)));
+    terminal.shows("this takes one line, and several came");
+    terminal.shows_times("team (text) ›", 2);
+    assert!(model.requests().is_empty());
+    terminal.paste("core\n");
+    terminal.shows(TOOK);
+    assert!(asked(&model.requests()[0]).contains("Sum up the week of core."), "{}", asked(&model.requests()[0]));
+}
+
+#[test]
+fn a_form_in_a_narrow_window_shows_its_line_once() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    weekly(&sandbox);
+    let model = ScriptedModel::new(|_| says("Fine."));
+    let terminal = talking(&sandbox, &model, (30, 30), &[]);
+    terminal.enter("/weekly");
+    terminal.shows("team (text) ›");
+    for letter in "abcdefghij klmnopqrst uvwxyz".chars() {
+        terminal.type_in(&letter.to_string());
+    }
+    terminal.shows("wxyz");
+    terminal.press(&["BSpace"]);
+    terminal.press(&["BSpace"]);
+    terminal.press(&["BSpace"]);
+    eventually("the letters are gone", || !terminal.whole().contains("wx"));
+    assert_eq!(terminal.whole().matches("team (text) ›").count(), 1, "{}", terminal.whole());
+    terminal.press(&["Enter"]);
+    terminal.shows(TOOK);
+    let asked = asked(&model.requests()[0]);
+    assert!(asked.contains("Sum up the week of abcdefghij klmnopqrst uvw."), "{asked}");
+}
+
 #[test]
 fn a_lesson_is_taught_and_checked_in_a_chat() {
     if !full_tests() {
