@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::consent::ScreenLock;
-use super::output::{QUIET, cut, display_line};
+use super::output::{QUIET, can_redraw, cut, display_line};
 use crate::agents::{Event, Notifier, ROUTE, StatusUpdate, notify_native};
 use crate::conversation::{ToolUse, Usage};
 use crate::diagnostic::printable;
@@ -86,7 +86,7 @@ impl TerminalNotifier {
         let waits_for = Some("thinking".to_owned());
         let state = Mutex::new(State { waits_for, ..State::default() });
         let progress = Arc::new(Self { shows, began: Instant::now(), unheard: AtomicBool::new(false), floor, state });
-        if shows != ProgressStyle::Events && std::io::stderr().is_terminal() {
+        if shows != ProgressStyle::Events && std::io::stderr().is_terminal() && can_redraw() {
             let watched = Arc::downgrade(&progress);
             // A separate thread, because the spinner must move while everything else is busy. It ends when the notifier
             // is dropped.
@@ -221,13 +221,29 @@ fn spin(watched: &Weak<TerminalNotifier>) {
         let mut state = progress.state();
         // Do not overwrite a line of the answer that has begun.
         if let (Some(what), false) = (&state.waits_for, state.mid_line) {
-            let seconds = progress.began.elapsed().as_secs();
+            let sign = render_sign(frame, what, progress.began.elapsed().as_secs(), columns());
             let drawn = progress.floor.if_free(|| {
-                drop(write!(anstream::stderr(), "\r\x1b[2K{QUIET}{frame} {what} {seconds} s{QUIET:#}"));
+                // Without colours, the stream would drop this sequence.
+                drop(write!(std::io::stderr(), "\r\x1b[2K"));
+                drop(write!(anstream::stderr(), "{QUIET}{sign}{QUIET:#}"));
             });
             state.spinning |= drawn.is_some();
         }
     }
+}
+
+/// Returns the width of the terminal on stderr; stdout may be a pipe.
+fn columns() -> usize {
+    let columns = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+    if columns == 0 { 80 } else { columns }
+}
+
+/// Returns the spinner as one row: a second row would stay on the screen.
+fn render_sign(frame: &str, what: &str, seconds: u64, columns: usize) -> String {
+    let time = format!(" {seconds} s");
+    // The frame, a space, and a free column at the end.
+    let what = cut(what, columns.saturating_sub(time.len() + 3));
+    format!("{frame} {what}{time}")
 }
 
 impl Notifier for TerminalNotifier {
@@ -327,4 +343,20 @@ fn sanitize_chunk(piece: &str) -> String {
 fn brief(arguments: &Value) -> String {
     let text = arguments.to_string();
     if text.chars().count() > 120 { format!("{}…", text.chars().take(120).collect::<String>()) } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use unicode_width::UnicodeWidthStr as _;
+
+    use super::*;
+
+    #[test]
+    fn the_spinner_is_one_row() {
+        for (columns, seconds) in [(20, 0), (20, 4000), (80, 12)] {
+            let sign = render_sign(FRAMES[0], "coding/backend: developer__shell 日本語", seconds, columns);
+            assert!(sign.width() < columns && sign.ends_with(&format!(" {seconds} s")), "{sign}");
+        }
+        assert_eq!(render_sign("+", "thinking", 3, 20), "+ thinking 3 s");
+    }
 }

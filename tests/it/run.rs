@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::model::{Answer, Model, calls, says, stop};
-use crate::support::{Run, Sandbox, read, servers};
+use crate::support::tmux::{Terminal, eventually};
+use crate::support::{Run, Sandbox, full_tests, read, servers};
 
 impl Model {
     pub(crate) fn run(&self, sandbox: &Sandbox, args: &[&str]) -> Run {
@@ -32,6 +33,40 @@ fn without_a_model_tools_are_called_by_name() {
     assert_eq!((shell.code, shell.stdout.contains("hi")), (0, true), "{}", shell.whole());
     let unknown = sandbox.skein(&["run", "write a poem"]);
     assert!(unknown.stdout.contains("No language model is configured"), "{}", unknown.whole());
+}
+
+/// A command that runs long enough for the spinner, and whether the screen shows a frame of it.
+const SLEEP: [&str; 6] = ["run", "--model", "offline", "--approval", "auto", "run sleep 2"];
+
+fn shows_spinner(terminal: &Terminal) -> bool {
+    terminal.whole().contains(|c| ('\u{2800}'..='\u{28ff}').contains(&c))
+}
+
+#[test]
+fn the_spinner_leaves_nothing_in_a_narrow_window() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let terminal = Terminal::start(&sandbox, None, (20, 40), &SLEEP);
+    eventually("the spinner turns", || terminal.screen().contains("developer__s…"));
+    assert!(shows_spinner(&terminal), "{}", terminal.whole());
+    terminal.shows("[exit 0]");
+    assert!(!shows_spinner(&terminal), "{}", terminal.whole());
+}
+
+#[test]
+fn a_dumb_terminal_gets_no_spinner() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new().with("TERM", "dumb");
+    let terminal = Terminal::start(&sandbox, None, (100, 40), &SLEEP);
+    eventually("the command ends", || {
+        assert!(!shows_spinner(&terminal), "{}", terminal.whole());
+        terminal.whole().contains("[exit 0]")
+    });
+    assert!(terminal.whole().contains("developer__shell"), "{}", terminal.whole());
 }
 
 #[test]
