@@ -371,8 +371,10 @@ impl Chat<'_> {
         ));
     }
 
-    /// Reads the answer to a yes-or-no question. Ctrl-C means no.
-    async fn yes(&mut self) -> bool {
+    /// Reads the answer to a yes-or-no question. `None` if Ctrl-C cancels it or the terminal cannot be used.
+    async fn yes(&mut self) -> Option<bool> {
+        // Discard a Ctrl-C that came before.
+        while self.interrupts.recv().now_or_never().is_some() {}
         let given_up: Arc<AtomicBool> = Arc::default();
         let (keyboard, screen, seen) = (Arc::clone(&self.keyboard), Arc::clone(&self.screen), Arc::clone(&given_up));
         let mut gap = "";
@@ -388,14 +390,16 @@ impl Chat<'_> {
                 Key::Letter(_) | Key::Enter => None,
             })
         };
-        let said = tokio::task::spawn_blocking(move || keyboard.ask(&seen, offer, meaning));
-        tokio::select! {
-            said = said => matches!(said, Ok(Ok(Some(true)))),
+        let mut said = tokio::task::spawn_blocking(move || keyboard.ask(&seen, offer, meaning));
+        let said = tokio::select! {
+            said = &mut said => said,
             _ = self.interrupts.recv() => {
                 given_up.store(true, Ordering::Relaxed);
-                false
+                // The reader must first release the keyboard.
+                said.await.map(|_| Ok(None))
             }
-        }
+        };
+        said.ok().and_then(Result::ok).flatten()
     }
 }
 

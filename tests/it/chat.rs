@@ -430,6 +430,31 @@ fn undo_skips_a_file_that_changes_during_its_question() {
 }
 
 #[test]
+fn ctrl_c_at_the_file_question_cancels_the_whole_undo() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let model = ScriptedModel::new(|request| match (asked(request).contains("make it"), has_result(request)) {
+        (true, false) => calls("developer__write_file", json!({"path": "new.txt", "content": "made\n"})),
+        _ => says("Done."),
+    });
+    let terminal = talking(&sandbox, &model, SIZE, &["-a", "coding", "-m", "backend", "--approval", "auto"]);
+    terminal.enter("make it");
+    terminal.shows(TOOK);
+    terminal.enter("/undo");
+    terminal.shows_times(OFFERED, 1);
+    terminal.press(&["C-c"]);
+    terminal.shows("cancelled; nothing was changed");
+    assert_eq!(read(sandbox.path("project/new.txt")), "made\n");
+    terminal.enter("and now?");
+    terminal.shows_times(TOOK, 2);
+    let last = model.requests().pop().unwrap().to_string();
+    assert!(last.contains("make it") && last.contains("and now?"), "{last}");
+    assert!(!terminal.whole().contains("undone"), "{}", terminal.whole());
+}
+
+#[test]
 fn without_a_model_tools_are_called_by_name() {
     if !full_tests() {
         return;

@@ -25,7 +25,9 @@ impl Chat<'_> {
         let done = planned.calls.iter().filter(|call| !self.reading.contains(&call.name));
         let mut done: Vec<_> = done.map(|call| cut(&title(call), 60)).collect();
         done.dedup();
-        self.restore(planned).await?;
+        if !self.restore(planned).await? {
+            return Ok(LineAction::Done);
+        }
         self.screen.remark(&subject);
         if !done.is_empty() {
             self.screen.remark(&format!("what these calls did elsewhere stays done: {}", done.join(", ")));
@@ -36,14 +38,16 @@ impl Chat<'_> {
     pub(super) async fn redo(&mut self) -> Result<(), CommandError> {
         let planned = self.session.plan_restore(RestoreTarget::Forward).await;
         if let Some(planned) = planned.map_err(|error| prompt_failure(&error))? {
-            self.restore(planned).await?;
-            self.screen.remark("the session is as it was before the undo");
+            if self.restore(planned).await? {
+                self.screen.remark("the session is as it was before the undo");
+            }
         }
         Ok(())
     }
 
-    /// Shows the files that would change, asks, and restores the history in any case.
-    async fn restore(&mut self, planned: PlannedRestore) -> Result<(), CommandError> {
+    /// Shows the files that would change, asks, and restores the history, whether the answer is yes or no. Returns false
+    /// if Ctrl-C cancelled it, and nothing is restored.
+    async fn restore(&mut self, planned: PlannedRestore) -> Result<bool, CommandError> {
         let (kept, back): (Vec<_>, Vec<_>) =
             planned.differences.iter().cloned().partition(|difference| difference.kept.is_some());
         for difference in &kept {
@@ -51,24 +55,33 @@ impl Chat<'_> {
                 self.remark_about(&difference.path, &reason.to_string());
             }
         }
-        let files = if back.is_empty() { RestoreFiles::Keep } else { self.ask_about(&back).await };
+        let files = if back.is_empty() { Some(RestoreFiles::Keep) } else { self.ask_about(&back).await };
+        let Some(files) = files else {
+            self.screen.remark("cancelled; nothing was changed");
+            return Ok(false);
+        };
         let report = self.session.restore(planned, files).await.map_err(|error| prompt_failure(&error))?;
         for file in report.kept.iter().filter(|file| !kept.iter().any(|kept| kept.path == file.path)) {
             self.remark_about(&file.path, &file.reason.to_string());
         }
-        Ok(())
+        Ok(true)
     }
 
-    async fn ask_about(&mut self, files: &[FileDifference]) -> RestoreFiles {
+    /// Asks whether to restore the files. `None` if Ctrl-C cancels the question.
+    async fn ask_about(&mut self, files: &[FileDifference]) -> Option<RestoreFiles> {
         for file in files {
             let path = display_line(&self.folders.display_path(&file.path));
             self.screen.print_text(&format!("  {path} {QUIET}{}{QUIET:#}\n", change_text(file)));
         }
         let what = if files.len() == 1 { "this file" } else { "these files" };
         self.screen.print_text(&format!("Put {what} back as before? "));
-        let yes = self.yes().await;
-        self.screen.print_text(if yes { "→ yes\n" } else { "→ no\n" });
-        if yes { RestoreFiles::Unchanged } else { RestoreFiles::Keep }
+        let answer = self.yes().await;
+        self.screen.print_text(match answer {
+            Some(true) => "→ yes\n",
+            Some(false) => "→ no\n",
+            None => "\n",
+        });
+        answer.map(|yes| if yes { RestoreFiles::Unchanged } else { RestoreFiles::Keep })
     }
 
     fn remark_about(&self, path: &Path, reason: &str) {
