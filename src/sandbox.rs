@@ -13,6 +13,8 @@ mod explain;
 mod gate;
 pub mod git;
 mod git_index;
+mod git_resume;
+mod git_text;
 mod inside_network;
 mod launcher;
 mod layer_probe;

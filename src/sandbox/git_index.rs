@@ -11,7 +11,7 @@ use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use super::protected_git::{GIT_FILE_LABEL, leads_to, open_regular, parse_config, read_small};
+use super::git_text::{GIT_FILE_LABEL, leads_to, open_regular, parse_config, read_small};
 
 const GIT: &str = ".git";
 /// Larger indexes are not read.

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::git_index::find_submodules;
+use super::git_resume::OPTIONS_OF_AM;
 use super::paths::{
     MAKES_GIT_FOLDER, OF_GIT, PROTECTED, ProtectedPath, RUNS_PROGRAMS_OF_GIT, find_protected, is_below, same_name,
 };
@@ -19,6 +20,7 @@ const GIT: &str = ".git";
 const INSTRUCTIONS: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 const WORKFLOWS: &str = ".github/workflows";
 const WRITES_ELSEWHERE: &str = "git writes the files of the repository to the folder that it names";
+const WRITES_NAMED_FILE: &str = "`git am` writes a file that it names";
 
 /// The protected paths near some folders at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -210,6 +212,7 @@ fn describe(path: &Path, folders: &[PathBuf], key: Option<&str>) -> ProtectedPat
     let reason = match key {
         Some(WORK_TREE) => format!("{WRITES_ELSEWHERE} (`{WORK_TREE}`)").into(),
         Some(key) => format!("{reason} (`{key}`)").into(),
+        None if path.file_name().is_some_and(|name| name == OPTIONS_OF_AM) => WRITES_NAMED_FILE.into(),
         None => reason.into(),
     };
     let base = root.map(|root| if is_git_folder(root) { root.parent().unwrap_or(root) } else { root });
@@ -307,6 +310,25 @@ mod tests {
             let config = format!("{HARMLESS}{line}");
             assert_eq!(clone(&folder, &config, "a.sample"), [format!("{folder}/.git/config")], "{line}");
         }
+    }
+
+    #[test]
+    fn a_rebase_needs_consent_if_it_runs_programs() {
+        let project = Project::new();
+        let todo = ".git/rebase-merge/git-rebase-todo";
+        assert_eq!(project.after(|project| project.write(todo, "pick 1234567 x\n")).0, [""; 0]);
+        let with_program = |project: &Project| project.write(todo, "pick 1234567 x\nexec ./run\n");
+        assert_eq!(project.after(with_program).0, [todo], "also in a rebase that was there before");
+        assert_eq!(project.after(with_program).0, [""; 0]);
+        project.write(".git/worktrees/w/HEAD", "ref: refs/heads/w\n");
+        project.write(".git/worktrees/w/commondir", "../..\n");
+        let options = ".git/worktrees/w/rebase-apply/apply-opt";
+        let roots = [project.root()];
+        let before = ProtectedSnapshot::take(&roots);
+        project.write(options, " '--build-fake-ancestor=/x'\n");
+        let created = before.find_created(&ProtectedSnapshot::take(&roots));
+        let reasons: Vec<_> = created.iter().map(|(_, path)| (path.shown.as_str(), path.reason.as_ref())).collect();
+        assert_eq!(reasons, [(options, WRITES_NAMED_FILE)]);
     }
 
     #[test]

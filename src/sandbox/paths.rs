@@ -65,6 +65,8 @@ const ASKED_BY_FILE_TOOLS: [(&str, &str); 2] = [("AGENTS.md", INSTRUCTS_AGENTS),
 const GIT: &str = ".git";
 /// The parts of a git folder that make git run programs. The rest changes with every commit.
 pub(super) const OF_GIT: [&str; 4] = ["hooks", "config", "config.worktree", "commondir"];
+/// Folders in a git folder with work to be continued. Their files may name programs to run then.
+pub(super) const RESUMED_BY_GIT: [&str; 3] = ["rebase-merge", "rebase-apply", "sequencer"];
 /// Folders in a git folder that contain further git folders.
 pub(super) const INNER_GIT: [&str; 2] = ["modules", "worktrees"];
 const GITHUB: &str = ".github";
@@ -137,7 +139,7 @@ fn match_protected(names: &[&str]) -> Option<(&'static str, &'static str)> {
 /// Returns whether git runs programs from this path. `rest` has the names below `.git`. `.git` itself counts, because a
 /// file of this name points to another git folder.
 fn runs_programs(rest: &[&str]) -> bool {
-    let is_listed = |name: &&str| OF_GIT.iter().any(|listed| same(listed, name));
+    let is_listed = |name: &&str| OF_GIT.iter().chain(&RESUMED_BY_GIT).any(|listed| same(listed, name));
     match rest {
         [] => true,
         [first, inner @ ..] if INNER_GIT.iter().any(|listed| same(listed, first)) => inner.iter().any(is_listed),
@@ -379,6 +381,8 @@ mod tests {
             ".git/hooks/pre-commit",
             ".git/config.worktree",
             ".git/commondir",
+            ".git/rebase-merge/git-rebase-todo",
+            ".git/sequencer/opts",
             ".git",
             "vendor/lib/.git/hooks/post-checkout",
             ".git/modules/lib/config",

@@ -1,26 +1,18 @@
 //! Decides whether a git folder makes git run programs: its hooks, its config, and where its files point.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::git_resume::find_resumed;
+use super::git_text::{GIT_FILE_LABEL, displayable_key, leads_to, parse_config, read_small};
 use super::paths::{INNER_GIT, OF_GIT, is_below, same_name};
 
-/// Larger configs are not harmless.
-const MAX_CONFIG_BYTES: u64 = 256 << 10;
 /// Folders in `modules` and `worktrees` that are searched. If there are more, `modules` itself is not harmless.
 const MAX_INNER: usize = 4096;
 const GIT: &str = ".git";
 /// The file of a worktree that names the git folder with its config and hooks.
 pub(super) const COMMON: &str = "commondir";
-/// A `.git` file begins with this. Everything after it is the path, spaces included.
-pub(super) const GIT_FILE_LABEL: &str = "gitdir: ";
-/// What git takes for spaces in a config.
-const SPACES: [char; 3] = [' ', '\t', '\r'];
-/// Longer keys are not shown to the user.
-const MAX_SHOWN_KEY: usize = 64;
 /// Git takes a folder for a git folder only if it has this.
 pub(super) const HEAD: &str = "HEAD";
 
@@ -107,6 +99,7 @@ pub(super) fn program_parts(git: &Path) -> Vec<PathBuf> {
     let mut searched = 0;
     while let Some(folder) = pending.pop() {
         found.extend(list_named(&folder, &OF_GIT));
+        found.extend(find_resumed(&folder));
         for inner in list_named(&folder, &INNER_GIT) {
             // Git follows a link, but the search does not.
             match inner_folders(&inner, &mut searched).filter(|_| !inner.is_symlink()) {
@@ -232,27 +225,6 @@ fn common_folder(path: &Path) -> Option<PathBuf> {
     (is_worktree && is_git_folder(&git) && leads_to(path, "")? == git).then_some(git)
 }
 
-/// Opens a regular file. Opening a pipe, which a command may have put there, would wait for its other end.
-pub(super) fn open_regular(path: &Path) -> Option<File> {
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-    file.metadata().ok()?.is_file().then_some(file)
-}
-
-/// Reads a regular file. `None` if it is too large for a config.
-pub(super) fn read_small(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    open_regular(path)?.take(MAX_CONFIG_BYTES + 1).read_to_string(&mut text).ok()?;
-    (text.len() as u64 <= MAX_CONFIG_BYTES).then_some(text)
-}
-
-/// Returns the folder that a file of git names after `label`. As git does, removes only the end of the line: a folder's
-/// name may begin with spaces.
-pub(super) fn leads_to(path: &Path, label: &str) -> Option<PathBuf> {
-    let text = read_small(path)?;
-    let named = text.strip_prefix(label)?.trim_end_matches(['\r', '\n']);
-    path.parent()?.join(named).canonicalize().ok()
-}
-
 /// Fails if a git config may name a program, with its key if that is known.
 fn check_config(path: &Path) -> Result<(), Option<String>> {
     let text = read_small(path).ok_or(None)?;
@@ -285,40 +257,6 @@ fn is_own_work_tree(config: &Path, value: &str) -> bool {
         Some(owner? == git)
     };
     find().unwrap_or(false)
-}
-
-/// Returns the keys of a git config as `section.key` in lower case, with their values. Fails if a line is not
-/// understood, with its key if that is known.
-pub(super) fn parse_config(text: &str) -> Result<Vec<(String, &str)>, Option<String>> {
-    let mut found = Vec::new();
-    let mut section = String::new();
-    for line in text.lines().map(|line| line.trim_matches(SPACES)) {
-        if line.is_empty() || line.starts_with(['#', ';']) {
-            continue;
-        }
-        if let Some(header) = line.strip_prefix('[') {
-            let (name, rest) = header.split_once(']').ok_or(None)?;
-            if !rest.is_empty() {
-                return Err(None);
-            }
-            section = name.split([' ', '"', '.']).next().unwrap_or_default().to_ascii_lowercase();
-            continue;
-        }
-        let (key, value) = line.split_once('=').unwrap_or((line, ""));
-        let key = format!("{section}.{}", key.trim_matches(SPACES).to_ascii_lowercase());
-        // Git removes quotes, and a value that continues on the next line would hide a key.
-        if value.contains(|c: char| c == '"' || c == '\\' || (c.is_ascii_control() && c != '\t')) {
-            return Err(displayable_key(key));
-        }
-        found.push((key, value.trim_matches(SPACES)));
-    }
-    Ok(found)
-}
-
-/// Returns a key if it can be shown to the user.
-fn displayable_key(key: String) -> Option<String> {
-    let is_plain = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || c == '.' || c == '-');
-    Some(key).filter(|key| key.len() <= MAX_SHOWN_KEY && is_plain(key))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{BaseAccess, PlannedMount, git_config, path_mount};
 use crate::sandbox::git_index::find_submodules;
+use crate::sandbox::git_resume::find_resumed;
 use crate::sandbox::paths::{INNER_GIT, OF_GIT, PROTECTED, same_name};
 use crate::sandbox::plan::MountSource;
 use crate::sandbox::protected_git::is_git_folder;
@@ -104,6 +105,7 @@ fn find(root: &Path) -> Vec<PathBuf> {
 
 /// Adds the parts of a git folder that name programs, also of submodules and worktrees.
 fn parts_of_git(folder: &Path, found: &mut Vec<PathBuf>) {
+    found.extend(find_resumed(folder));
     for path in super::list(folder) {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
         if OF_GIT.iter().any(|listed| same_name(listed, name)) {
