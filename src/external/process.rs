@@ -11,13 +11,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ids::AgentName;
 use crate::process::{OutputLimit, OutputVerdict, ProcessGroup};
-use crate::services::{LineReader, SecretValues};
+use crate::services::{LineError, LineReader, SecretValues};
 use crate::tool::{strip_to_line, truncate};
 
 /// Maximum bytes of a line; a longer one ends the connection.
 const MAX_LINE: u64 = 64 << 20;
 /// Invalid lines in a row after which the agent counts as not speaking ACP.
 const MAX_GARBAGE: usize = 100;
+/// Bytes of a stderr line after which the line is read in pieces.
+const MAX_PIECE: usize = 64 << 10;
 /// Bytes of a stderr line that are logged.
 const MAX_LOGGED: usize = 4 << 10;
 /// How long the process may take to end after its input is closed, and again after SIGTERM.
@@ -143,14 +145,15 @@ pub(super) async fn supervise(
 
 /// Logs stderr without the secrets of the process, and publishes the last line.
 pub(super) async fn log(agent: AgentName, stderr: ChildStderr, secrets: SecretValues, last: watch::Sender<String>) {
-    let mut lines = LineReader::new(tokio::io::BufReader::new(stderr), 64 << 10);
+    let mut lines = LineReader::new(tokio::io::BufReader::new(stderr), MAX_PIECE);
     let mut limit = OutputLimit::default();
     loop {
         let line = match lines.next().await {
             Ok(Some(line)) => line,
             Ok(None) => break,
             // Logs an endless line in pieces: closing stderr could kill the process.
-            Err(_) => lines.take_partial(),
+            Err(LineError::TooLong { .. }) => lines.take_piece(&secrets),
+            Err(LineError::Io(_)) => lines.take_partial(),
         };
         // Truncates after hiding the secrets, because a truncated secret would not be recognized.
         let line = secrets.hide(String::from_utf8_lossy(&line).trim());
@@ -167,5 +170,47 @@ pub(super) async fn log(agent: AgentName, stderr: ChildStderr, secrets: SecretVa
     }
     if let Some(dropped) = limit.finish() {
         tracing::warn!(%agent, "agent stderr: {dropped}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::process::{Launch, Stdin};
+    use crate::services::Environment;
+
+    /// Runs a shell script with the key in its environment. Returns its last words, without the key.
+    async fn last_words_of(script: &str, key: &str) -> String {
+        let launch = Launch {
+            program: "sh".into(),
+            args: ["-c", script].map(OsString::from).into(),
+            env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into()), ("KEY".into(), key.into())]),
+            cwd: None,
+            stdin: Stdin::Closed,
+            launcher: None,
+        };
+        let secrets = Environment::new(launch.env.clone()).secrets_in("${env:KEY}");
+        let (group, pipes) = ProcessGroup::spawn(&launch, None).unwrap();
+        let (last, words) = watch::channel(String::new());
+        log(AgentName::new("helper"), pipes.stderr, secrets, last).await;
+        drop(group);
+        words.borrow().clone()
+    }
+
+    #[tokio::test]
+    async fn a_key_in_two_parts_is_hidden() {
+        let key = "sk-0123456789abcdef0123456789";
+        let in_line = "printf 'the key %.12s' \"$KEY\" >&2; sleep 0.2; printf '%s\\n' \"${KEY#????????????}\" >&2";
+        assert_eq!(last_words_of(in_line, key).await, "the key ${env:KEY}");
+        // The line is read in pieces, and the key begins at the end of the first one.
+        let filler = MAX_PIECE - 8;
+        let in_pieces = format!(
+            "printf '%{filler}s' '' >&2; printf '%.12s' \"$KEY\" >&2; sleep 0.2; printf '%s end\\n' \
+             \"${{KEY#????????????}}\" >&2"
+        );
+        assert_eq!(last_words_of(&in_pieces, key).await, "${env:KEY} end");
     }
 }

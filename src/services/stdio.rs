@@ -231,11 +231,7 @@ pub(super) async fn log(service: ServiceName, stderr: ChildStderr, secrets: Secr
                 Ok(Some(line)) => line,
                 Ok(None) => return report(limit.finish()),
                 // A line without end is logged in pieces: closing stderr could kill the server.
-                Err(LineError::TooLong { .. }) => {
-                    let mut piece = lines.take_partial();
-                    lines.put_back(piece.split_off(secrets.split_point(&piece)));
-                    piece
-                }
+                Err(LineError::TooLong { .. }) => lines.take_piece(&secrets),
                 Err(LineError::Io(_)) => lines.take_partial(),
             },
         };
@@ -399,9 +395,11 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
         std::mem::take(&mut self.partial)
     }
 
-    /// Begins the next line with these bytes, which [`LineReader::take_partial`] returned.
-    fn put_back(&mut self, bytes: Vec<u8>) {
-        self.partial = bytes;
+    /// Takes the part of a line that [`LineReader::next`] rejected as too long, without the beginning of a secret whose
+    /// rest may follow. The rest of the part starts a new line.
+    pub fn take_piece(&mut self, secrets: &SecretValues) -> Vec<u8> {
+        let rest = self.partial.split_off(secrets.split_point(&self.partial));
+        std::mem::replace(&mut self.partial, rest)
     }
 
     /// Returns the next line without its end; `None` at the end of the stream. Fails if the line is too long.
