@@ -265,14 +265,16 @@ impl SessionStore {
     }
 
     /// Creates a session and returns its id. Ids are never reused. A session is stored with its first event; a child
-    /// session is stored at once.
+    /// session is stored at once. Fails if its parent session has been deleted.
     pub async fn create(&self, new: NewSession) -> Result<String, StoreError> {
         let now = id::now();
         let id = id::new(now)?;
         match new.parent.clone() {
             Some(parent) => {
                 self.store_unused(&parent);
-                self.ask(&id, Work::Create(Box::new(new))).await?;
+                if !self.ask(&id, Work::Create(Box::new(new))).await? {
+                    return Err(StoreError::Gone { id: parent });
+                }
             }
             None => self.shared.unused.add(self.principal(), &id, new, now),
         }
@@ -373,7 +375,7 @@ impl SessionStore {
         self.read(move |reads, view| reads.family(view, &id)).await
     }
 
-    /// Deletes a session; returns false if it does not exist.
+    /// Deletes a session and its child sessions; returns false if it does not exist.
     pub async fn delete(&self, id: &str) -> Result<bool, StoreError> {
         if !self.admits(id).await? {
             return Ok(false);

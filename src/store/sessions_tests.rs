@@ -231,6 +231,29 @@ async fn what_is_deleted_is_gone_and_whoever_still_appends_is_told() {
 }
 
 #[tokio::test]
+async fn a_deleted_session_leaves_no_child_behind() {
+    let store = store();
+    let other = SessionStore::open(store.folder.path()).unwrap();
+    let id = session_with(&store.sessions, "/here", &["first words"]).await;
+    let kept = session_with(&store.sessions, "/here", &["other words"]).await;
+    let child_of = |parent: &str| NewSession { parent: Some(parent.to_owned()), ..new_in("/here") };
+    let child = store.sessions.create(child_of(&id)).await.unwrap();
+    let kept_child = store.sessions.create(child_of(&kept)).await.unwrap();
+    store.sessions.append(&child, said("words of the child"));
+    store.sessions.flush(&child).await.unwrap();
+    assert!(other.delete(&id).await.unwrap());
+    assert_eq!(store.sessions.find(&child).await.unwrap(), None);
+    let told = store.sessions.create(child_of(&id)).await.unwrap_err();
+    assert!(matches!(&told, StoreError::Gone { id: gone } if *gone == id), "{told}");
+    assert!(store.sessions.find(&kept_child).await.unwrap().is_some());
+    assert_eq!((store.count("session"), store.count("event")), (2, 1));
+    // A parent that has no event yet is stored with its child.
+    let unused = store.sessions.create(new_in("/here")).await.unwrap();
+    store.sessions.create(child_of(&unused)).await.unwrap();
+    assert_eq!(store.count("session"), 4);
+}
+
+#[tokio::test]
 async fn a_write_that_fails_for_a_while_is_told_and_done_later_once() {
     let store = store();
     let id = session_with(&store.sessions, "/here", &["one"]).await;

@@ -258,8 +258,11 @@ fn apply(transaction: &Transaction<'_>, job: &Job) -> rusqlite::Result<bool> {
         Work::Delete => {
             // Deleting the events first avoids one cascade look-up per event.
             let events = "DELETE FROM event
-                WHERE session = (SELECT key FROM session WHERE id = ?1 AND principal = ?2)";
+                WHERE session IN (SELECT key FROM session WHERE (id = ?1 OR parent = ?1) AND principal = ?2)";
             transaction.prepare_cached(events)?.execute([id, principal])?;
+            // A turn in another process may have created a child since the caller looked for them.
+            let children = "DELETE FROM session WHERE parent = ?1 AND principal = ?2";
+            transaction.prepare_cached(children)?.execute([id, principal])?;
             let session = "DELETE FROM session WHERE id = ?1 AND principal = ?2";
             Ok(transaction.prepare_cached(session)?.execute([id, principal])? == 1)
         }
@@ -278,6 +281,7 @@ fn apply(transaction: &Transaction<'_>, job: &Job) -> rusqlite::Result<bool> {
     }
 }
 
+/// Creates a session. Returns false if its parent session does not exist.
 fn create(
     transaction: &Transaction<'_>,
     principal: &str,
@@ -287,8 +291,9 @@ fn create(
 ) -> rusqlite::Result<bool> {
     let insert = "INSERT INTO session
             (id, cwd, roots, agent, mode, model, approval, created_at, updated_at, parent, principal, files)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10, ?11)";
-    transaction.prepare_cached(insert)?.execute(params![
+        SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10, ?11
+        WHERE ?9 IS NULL OR EXISTS (SELECT 1 FROM session WHERE id = ?9 AND principal = ?10)";
+    let inserted = transaction.prepare_cached(insert)?.execute(params![
         id,
         new.cwd.to_string_lossy(),
         folders_json(&new.roots),
@@ -301,7 +306,7 @@ fn create(
         principal,
         new.files.as_str()
     ])?;
-    Ok(true)
+    Ok(inserted == 1)
 }
 
 /// Appends an event. The transaction assigns its number, so no other process can assign the same.

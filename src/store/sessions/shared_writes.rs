@@ -216,6 +216,10 @@ fn apply<C: GenericClient>(
             let is_deleted = queries.execute(deleted, &[&id, &principal])? == 1;
             if is_deleted {
                 queries.execute("DELETE FROM ownership WHERE session = $1", &[&id])?;
+                // A turn in another process may have created a child since the caller looked for them. Without its
+                // parent, it can create none.
+                let children = "DELETE FROM session WHERE parent = $1 AND principal = $2";
+                queries.execute(children, &[&id, &principal])?;
             }
             Ok(is_deleted)
         }
@@ -237,6 +241,7 @@ fn apply<C: GenericClient>(
     }
 }
 
+/// Creates a session. Returns false if its parent session does not exist.
 fn create<C: GenericClient>(
     queries: &mut Queries<'_, C>,
     principal: &str,
@@ -244,6 +249,13 @@ fn create<C: GenericClient>(
     new: &NewSession,
     at: i64,
 ) -> Result<bool, postgres::Error> {
+    if let Some(parent) = &new.parent {
+        // The lock lets no other process delete the parent before the child is stored.
+        let lock = "SELECT 1 FROM session WHERE id = $1 AND principal = $2 FOR SHARE";
+        if queries.query_opt(lock, &[parent, &principal])?.is_none() {
+            return Ok(false);
+        }
+    }
     let insert = "INSERT INTO session
             (id, cwd, roots, agent, mode, model, approval, created_at, updated_at, parent, principal, files)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10, $11)";
