@@ -74,6 +74,12 @@ impl ProjectFiles {
                 ));
             }
             if metadata.is_dir() {
+                // The rules of a config in this folder would have no effect.
+                if is_settings_file(path.strip_prefix(&root).unwrap_or(&path)) {
+                    let problem = "it is a folder, not a file with settings; write the settings to a file of this \
+                                   name, or rename the folder";
+                    return Err(unreadable(&path, &problem));
+                }
                 if depth > 16 {
                     return Err(unreadable(&path, &"the folders are nested too deep"));
                 }
@@ -94,6 +100,12 @@ impl ProjectFiles {
         let hash = hash(&files);
         Ok(Self { root, files, hash })
     }
+}
+
+/// Returns whether this path in a project is the place of a file with settings.
+fn is_settings_file(path: &Path) -> bool {
+    let names = ["config.yaml", "config.yml", "config.json"].map(|name| Path::new(".skein").join(name));
+    path == Path::new(".mcp.json") || names.iter().any(|name| name == path)
 }
 
 fn hash(files: &BTreeMap<PathBuf, Vec<u8>>) -> String {
@@ -335,5 +347,18 @@ mod tests {
         let (folder, _) = project("one");
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join(".skein/agents/b.yaml")).expect("linked");
         assert!(ProjectFiles::find(folder.path()).is_err());
+    }
+
+    #[test]
+    fn settings_of_a_project_that_are_a_folder_are_an_error() {
+        for name in [".skein/config.yaml", ".skein/config.json", ".mcp.json"] {
+            let (folder, _) = project("one");
+            fs::create_dir_all(folder.path().join(name).join("inner")).expect("created");
+            let error = ProjectFiles::find(folder.path()).expect_err("it is refused").to_string();
+            assert!(error.contains(name) && error.contains("it is a folder") && error.contains("rename"), "{error}");
+        }
+        let (folder, _) = project("one");
+        fs::create_dir_all(folder.path().join(".skein/agents/config.yaml")).expect("created");
+        assert!(ProjectFiles::find(folder.path()).is_ok(), "this name means nothing there");
     }
 }
