@@ -329,7 +329,8 @@ pub fn session_project(folder: &Path) -> PathBuf {
 /// worktree, or else a forged file could lead to the data of any project.
 fn task_project(worktree: &Path) -> Option<PathBuf> {
     let link = worktree.join(".git");
-    let text = std::fs::read_to_string(&link).ok()?;
+    // Opening a pipe would wait for its other end.
+    let text = std::fs::read_to_string(Some(&link).filter(|link| link.is_file())?).ok()?;
     let entry = std::fs::canonicalize(text.strip_prefix("gitdir:")?.trim()).ok()?;
     let is_task = entry.file_name()?.to_str()?.starts_with(TASK_WORKTREE_PREFIX);
     let named = std::fs::read_to_string(entry.join("gitdir")).ok()?;

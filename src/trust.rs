@@ -95,6 +95,10 @@ impl ProjectFiles {
                 size += content.len();
                 let relative = path.strip_prefix(&root).unwrap_or(&path).to_owned();
                 files.insert(relative, content);
+            } else {
+                // Reading a pipe or a device could block forever.
+                let problem = "it is neither a file nor a folder; put the file itself there, or remove it";
+                return Err(unreadable(&path, &problem));
             }
         }
         let hash = hash(&files);
@@ -360,5 +364,14 @@ mod tests {
         let (folder, _) = project("one");
         fs::create_dir_all(folder.path().join(".skein/agents/config.yaml")).expect("created");
         assert!(ProjectFiles::find(folder.path()).is_ok(), "this name means nothing there");
+    }
+
+    #[test]
+    fn a_pipe_in_the_settings_of_a_project_is_an_error() {
+        let (folder, _) = project("one");
+        let pipe = folder.path().join(".skein/config.yaml");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("created");
+        let error = ProjectFiles::find(folder.path()).expect_err("it is refused").to_string();
+        assert!(error.contains("config.yaml") && error.contains("neither a file nor a folder"), "{error}");
     }
 }

@@ -41,6 +41,13 @@ pub(super) fn prompt(text: &str, folders: &[PathBuf]) -> Result<(Vec<Content>, V
                 notes.push(format!("@{name} is outside this folder and stays plain text"));
             }
             Some(path) => contents.push(read_attachment(&path)?),
+            // Reading a pipe or a device could block forever.
+            None if trimmed.exists() && !trimmed.is_dir() => {
+                return Err(CommandError::usage(
+                    format!("`{bare}`, which the prompt names as `@{bare}`, is no regular file"),
+                    "name a file, or leave out the @ to send the word as text",
+                ));
+            }
             None if names_path(bare, &cwd) && !trimmed.is_dir() => {
                 return Err(CommandError::usage(
                     format!("there is no file `{bare}`, which the prompt names as `@{bare}`"),
@@ -105,6 +112,15 @@ mod tests {
 
     fn prompt_in(folder: &Path, text: &str) -> Result<(Vec<Content>, Vec<String>), CommandError> {
         prompt(text, &[folder.to_owned()])
+    }
+
+    #[test]
+    fn a_pipe_does_not_go_along() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("notes.md");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let Err(error) = prompt_in(folder.path(), "read @notes.md") else { panic!("it is read") };
+        assert!(error.problem().contains("is no regular file"), "{}", error.problem());
     }
 
     #[test]

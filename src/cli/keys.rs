@@ -93,6 +93,10 @@ impl Keys {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
             Err(error) => return Err(self.unusable(error)),
         };
+        if !metadata.is_file() {
+            // Reading a pipe could block forever.
+            return Err(self.unusable("it is no regular file; move it away"));
+        }
         if metadata.permissions().mode() & 0o077 != 0 {
             // Other users who can read the file may also have changed where its keys are sent.
             tracing::warn!(file = %self.file.display(), "others can read the keys; they are not used");

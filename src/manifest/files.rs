@@ -319,11 +319,15 @@ enum ReadError {
 }
 
 fn read_capped(path: &Path, cap: u64) -> Result<String, ReadError> {
-    let file = fs::File::open(path).map_err(ReadError::Io)?;
-    let metadata = file.metadata().map_err(ReadError::Io)?;
+    let metadata = fs::metadata(path).map_err(ReadError::Io)?;
     if metadata.is_dir() {
         return Err(ReadError::Io(std::io::Error::other("it is a folder")));
     }
+    if !metadata.is_file() {
+        // Opening a pipe, or reading a device, could block forever.
+        return Err(ReadError::Io(std::io::Error::other("it is no regular file")));
+    }
+    let file = fs::File::open(path).map_err(ReadError::Io)?;
     if metadata.len() > cap {
         return Err(ReadError::TooLarge(metadata.len()));
     }
@@ -374,4 +378,22 @@ fn too_large(shown: &str, size: u64) -> Box<Diagnostic> {
 
 fn not_text(shown: &str) -> Box<Diagnostic> {
     Box::new(Diagnostic::error("E001", SourceLocation::file(shown), "the file is not UTF-8 text", "save it as UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_that_is_a_pipe_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("prompt.md");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        fs::create_dir(folder.path().join("folder.md")).unwrap();
+        let root = Root::Disk { path: folder.path().to_owned(), shown: "manifests".to_owned() };
+        let problem = |name: &str| root.read_linked_file(Path::new("agent.yaml"), name).unwrap_err().to_string();
+        assert_eq!(problem("prompt.md"), "it is no regular file");
+        assert_eq!(problem("folder.md"), "it is a folder");
+        assert_eq!(problem("missing.md"), "there is no file manifests/missing.md");
+    }
 }

@@ -11,6 +11,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::{ExpandError, SandboxContext};
 use crate::ids::TASK_WORKTREE_PREFIX;
+use crate::sandbox::git_text::read_small;
 use crate::sandbox::paths::{find_protected, is_below};
 use crate::sandbox::profile::{FileAccess, SandboxProfile, WritePath};
 
@@ -229,14 +230,15 @@ fn ignored_paths(root: &Path) -> Result<Vec<PathBuf>, ExpandError> {
 
 fn rules(folder: &Path) -> Gitignore {
     let mut builder = GitignoreBuilder::new(folder);
-    // A file that cannot be read ignores nothing.
-    drop(builder.add(folder.join(".gitignore")));
-    drop(builder.add(folder.join(".git/info/exclude")));
+    // A file that cannot be read ignores nothing. Opening a pipe would wait for its other end.
+    for file in [".gitignore", ".git/info/exclude"].map(|name| folder.join(name)).iter().filter(|file| file.is_file()) {
+        drop(builder.add(file));
+    }
     builder.build().unwrap_or_else(|_| Gitignore::empty())
 }
 
 fn literal_folders(root: &Path) -> Result<Vec<PathBuf>, ExpandError> {
-    let text = fs::read_to_string(root.join(".gitignore")).unwrap_or_default();
+    let text = read_small(&root.join(".gitignore")).unwrap_or_default();
     let mut folders = Vec::new();
     for line in text.lines().map(str::trim) {
         let Some(name) = line.strip_suffix('/').map(|name| name.trim_start_matches('/')) else { continue };
@@ -272,12 +274,12 @@ fn git_folder(root: &Path, home: &Path) -> Option<PathBuf> {
     if entry.is_dir() {
         return entry.canonicalize().ok().filter(|folder| !folder.starts_with(root));
     }
-    let text = fs::read_to_string(&entry).ok()?;
+    let text = read_small(&entry)?;
     let named = text.strip_prefix("gitdir:")?.trim();
     let folder = top.join(named).canonicalize().ok()?;
-    if let Ok(common) = fs::read_to_string(folder.join("commondir")) {
+    if let Some(common) = read_small(&folder.join("commondir")) {
         // A worktree: the folder must name this root, else a forged file could open any repository.
-        let back = fs::read_to_string(folder.join("gitdir")).ok()?;
+        let back = read_small(&folder.join("gitdir"))?;
         let back = folder.join(back.trim()).canonicalize().ok()?;
         let common = folder.join(common.trim()).canonicalize().ok()?;
         let is_worktree = back == entry && folder.starts_with(&common) && common.join("HEAD").is_file();
@@ -289,4 +291,21 @@ fn git_folder(root: &Path, home: &Path) -> Option<PathBuf> {
     let super_project = folder.ancestors().find(|part| part.file_name().is_some_and(|name| name == ".git"))?;
     let contains_root = super_project.parent().is_some_and(|project| top.starts_with(project));
     Some(folder.clone()).filter(|_| is_module && contains_root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_in_place_of_a_file_of_git_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        for name in [".gitignore", ".git"] {
+            let pipe = root.join(name);
+            rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        }
+        assert_eq!(ignored_paths(&root).unwrap(), [""; 0].map(PathBuf::from));
+        assert_eq!(git_folder(&root, Path::new("/nowhere")), None);
+    }
 }
