@@ -62,7 +62,7 @@ pub use profile::{
     SandboxDevice, SandboxLimits, SandboxProfile, SandboxSettings, StatedEnforcement, WritePath, is_below_root,
     is_relative, overlaps_hidden,
 };
-pub use protected_watch::{ProtectedWatch, ProtectedWatches};
+pub use protected_watch::{ProtectedWatch, ProtectedWatches, UnsandboxedStart};
 pub use quarantine::quarantine;
 pub use request_table::CommandState;
 pub use running_sandbox::{RunningSandbox, SandboxRequest, SandboxSpec, SandboxStartError, SandboxedLaunch};

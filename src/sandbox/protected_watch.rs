@@ -3,9 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::new_protected::ProtectedSnapshot;
-use super::paths::{ProtectedPath, find_protected};
+use super::paths::{ProtectedPath, find_protected, same_name};
+use super::sandbox_process::WeakSandbox;
+
+/// A process that has ended may be counted until PID 1 has noticed its end.
+const IDLE_CHECKS: u32 = 10;
+const IDLE_PAUSE: Duration = Duration::from_millis(10);
 
 /// The protected paths near the folders that some sandboxes of a session may write.
 #[derive(Debug)]
@@ -45,13 +51,37 @@ impl ProtectedWatch {
 
 /// The watches of one session. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct ProtectedWatches(Arc<Mutex<Vec<Arc<ProtectedWatch>>>>);
+pub struct ProtectedWatches(Arc<Mutex<WatchTable>>);
+
+#[derive(Debug, Default)]
+struct WatchTable {
+    watches: Vec<Arc<ProtectedWatch>>,
+    /// The sandboxes whose processes may create protected paths.
+    sandboxes: Vec<WeakSandbox>,
+    /// The number of sandboxes so far.
+    started: u64,
+}
+
+/// What is known before a command without a sandbox.
+#[derive(Debug)]
+pub struct UnsandboxedStart {
+    /// The new protected paths that need consent already.
+    pending: Vec<PathBuf>,
+    activity: SandboxActivity,
+}
+
+/// How many sandboxes were started so far, and how many commands in each.
+#[derive(Debug, PartialEq, Eq)]
+struct SandboxActivity {
+    started: u64,
+    commands: Vec<u64>,
+}
 
 impl ProtectedWatches {
     /// Returns the watch of these folders. Sandboxes with the same folders share one.
     pub(super) fn of(&self, folders: &[PathBuf], quarantine: &Path) -> Arc<ProtectedWatch> {
-        let mut all = self.lock();
-        if let Some(known) = all.iter().find(|watch| watch.folders == folders) {
+        let mut table = self.lock();
+        if let Some(known) = table.watches.iter().find(|watch| watch.folders == folders) {
             return Arc::clone(known);
         }
         let watch = Arc::new(ProtectedWatch {
@@ -60,23 +90,72 @@ impl ProtectedWatches {
             quarantine: quarantine.to_owned(),
             check: tokio::sync::Mutex::default(),
         });
-        all.push(Arc::clone(&watch));
+        table.watches.push(Arc::clone(&watch));
         watch
+    }
+
+    /// Adds a sandbox whose processes may create protected paths.
+    pub(super) fn add_sandbox(&self, sandbox: WeakSandbox) {
+        let mut table = self.lock();
+        table.sandboxes.retain(|known| !known.is_gone());
+        table.sandboxes.push(sandbox);
+        table.started += 1;
     }
 
     /// Returns all watches of the session.
     pub fn all(&self) -> Vec<Arc<ProtectedWatch>> {
-        self.lock().clone()
+        self.lock().watches.clone()
     }
 
     /// Adds a path that the user consented to, with all its contents.
     pub fn accept(&self, path: &Path) {
-        for watch in self.lock().iter() {
+        for watch in &self.lock().watches {
             watch.lock().accept(path);
         }
     }
 
-    /// Adds a file that a file tool created with consent. A new folder around it is added if it contains nothing else.
+    /// Notes what is there before a command that the user lets run without a sandbox. `None` if nothing is watched, or
+    /// if a process in a sandbox runs, which may create paths meanwhile.
+    pub fn begin_unsandboxed(&self) -> Option<UnsandboxedStart> {
+        if self.all().is_empty() {
+            return None;
+        }
+        let activity = self.find_activity()?;
+        Some(UnsandboxedStart { pending: self.find_pending(), activity })
+    }
+
+    /// Adds what a command without a sandbox created, unless a process in a sandbox ran meanwhile.
+    pub fn accept_unsandboxed(&self, start: &UnsandboxedStart) {
+        let created = self.find_pending();
+        let is_alone = self.find_activity().is_some_and(|activity| activity == start.activity);
+        let is_pending = |path: &PathBuf| start.pending.iter().any(|pending| path.starts_with(pending));
+        for path in created.iter().filter(|path| is_alone && !is_pending(path)) {
+            self.accept(path);
+        }
+    }
+
+    /// Returns the new protected paths of all watches that need consent.
+    fn find_pending(&self) -> Vec<PathBuf> {
+        self.all().iter().flat_map(|watch| watch.find_created()).map(|(path, _)| path).collect()
+    }
+
+    /// Returns what was started so far. `None` if a process runs in a sandbox.
+    fn find_activity(&self) -> Option<SandboxActivity> {
+        for _ in 1..IDLE_CHECKS {
+            if let Some(activity) = self.lock().find_activity() {
+                return Some(activity);
+            }
+            std::thread::sleep(IDLE_PAUSE);
+        }
+        self.lock().find_activity()
+    }
+
+    /// Returns whether a file needs consent, or is in a folder that does.
+    pub fn is_pending(&self, file: &Path) -> bool {
+        find_protected(file, None).is_some() && self.find_pending().iter().any(|path| file.starts_with(path))
+    }
+
+    /// Adds a file that a file tool wrote with consent. A new folder around it is added if it contains nothing else.
     pub fn accept_file(&self, file: &Path) {
         if find_protected(file, None).is_none() {
             return;
@@ -89,19 +168,34 @@ impl ProtectedWatches {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<ProtectedWatch>>> {
+    fn lock(&self) -> MutexGuard<'_, WatchTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Returns whether `path` is the file, or a folder that contains no other file.
+impl WatchTable {
+    fn find_activity(&self) -> Option<SandboxActivity> {
+        let commands: Option<Vec<u64>> = self.sandboxes.iter().map(WeakSandbox::count_if_idle).collect();
+        Some(SandboxActivity { started: self.started, commands: commands? })
+    }
+}
+
+/// Returns whether `path` is the file, or a folder that contains no other file. Samples of hooks do not count, because
+/// git does not run them.
 fn contains_only(path: &Path, file: &Path) -> bool {
+    let is_hooks = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| same_name("hooks", name));
+    let is_sample = |entry: &Path| {
+        is_hooks && entry.parent() == Some(path) && entry.extension().is_some_and(|extension| extension == "sample")
+    };
     let mut pending = vec![path.to_owned()];
-    while let Some(path) = pending.pop() {
-        if path.is_dir() && !path.is_symlink() {
-            let Ok(entries) = fs::read_dir(&path) else { return false };
+    while let Some(entry) = pending.pop() {
+        if is_sample(&entry) {
+            continue;
+        }
+        if entry.is_dir() && !entry.is_symlink() {
+            let Ok(entries) = fs::read_dir(&entry) else { return false };
             pending.extend(entries.flatten().map(|entry| entry.path()));
-        } else if path != file {
+        } else if entry != file {
             return false;
         }
     }
@@ -137,6 +231,46 @@ mod tests {
         assert_eq!(created(), [""; 0]);
         write(&root.join(".zed/tasks.json"));
         assert_eq!(created(), [".zed"], "what is removed and comes back is new");
+    }
+
+    #[test]
+    fn samples_beside_a_hook_with_consent_need_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let watches = ProtectedWatches::default();
+        let watch = watches.of(std::slice::from_ref(&root), Path::new("/nowhere"));
+        let created = || watch.find_created().into_iter().map(|(_, path)| path.shown).collect::<Vec<_>>();
+        for path in [".git/HEAD", ".git/objects/x", ".git/hooks/pre-commit.sample"] {
+            write(&root.join(path));
+        }
+        assert_eq!(created(), [""; 0]);
+        write(&root.join(".git/hooks/pre-commit"));
+        write(&root.join(".git/hooks/post-commit"));
+        watches.accept_file(&root.join(".git/hooks/pre-commit"));
+        assert_eq!(created(), [".git/hooks"], "a command created `post-commit`");
+        fs::remove_file(root.join(".git/hooks/post-commit")).unwrap();
+        watches.accept_file(&root.join(".git/hooks/pre-commit"));
+        assert_eq!(created(), [""; 0]);
+    }
+
+    #[test]
+    fn an_unsandboxed_command_accepts_what_it_creates() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let watches = ProtectedWatches::default();
+        assert!(watches.begin_unsandboxed().is_none(), "nothing is watched");
+        let watch = watches.of(std::slice::from_ref(&root), Path::new("/nowhere"));
+        let created = || watch.find_created().into_iter().map(|(_, path)| path.shown).collect::<Vec<_>>();
+        write(&root.join(".envrc"));
+        let start = watches.begin_unsandboxed().unwrap();
+        write(&root.join(".vscode/tasks.json"));
+        watches.accept_unsandboxed(&start);
+        assert_eq!(created(), [".envrc"], "another command created it before");
+        let start = watches.begin_unsandboxed().unwrap();
+        write(&root.join(".zed/tasks.json"));
+        watches.lock().started += 1;
+        watches.accept_unsandboxed(&start);
+        assert_eq!(created(), [".envrc", ".zed"], "a sandbox was started meanwhile");
     }
 
     #[test]

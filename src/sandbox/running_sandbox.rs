@@ -175,6 +175,7 @@ impl RunningSandbox {
         // Nothing has run since the mounts were made.
         let watched = watches.filter(|_| !writable.is_empty()).map(|watches| {
             let watch = watches.of(writable, &launcher.quarantine);
+            watches.add_sandbox(process.downgrade());
             WatchedPaths { covered: watch.snapshot(), watch }
         });
         let ports = process.take_ports();

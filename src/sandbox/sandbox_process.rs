@@ -2,6 +2,7 @@
 //!
 //! A thread reads the socket, so that starting a command needs no runtime, like `std::process`.
 
+mod activity;
 mod command;
 mod entry;
 #[cfg(not(target_os = "linux"))]
@@ -42,6 +43,7 @@ use super::request_table::{CommandState, RequestTable, kill_status, lock, read_r
 use super::wire::{self, InsideTarget, Namespace, Reply, Request, TerminalUse};
 use crate::process::{HelperProcess, Launch, LaunchedProcess, ProcessLauncher};
 
+pub use activity::WeakSandbox;
 pub use command::SandboxCommand;
 use command::{add_variables, spawn_error};
 pub use entry::{EnteredCommand, EntryError, SandboxEntry};
@@ -66,6 +68,10 @@ struct Shared {
     writes: Mutex<()>,
     commands: Arc<Mutex<RequestTable>>,
     last_id: AtomicU64,
+    /// Commands inside that other programs started.
+    entered: AtomicU64,
+    /// The process outside the sandbox whose child is PID 1.
+    helper: u32,
     /// Ends when the sandbox process has ended.
     reader: Mutex<Option<JoinHandle<()>>>,
     env: BTreeMap<OsString, Option<OsString>>,
@@ -134,6 +140,7 @@ impl SandboxProcess {
             expand(profile, context, layers)?;
         let (socket, helper) = launch(&context.program)?;
         let group = join_group(&mut plan, &helper).map(Arc::new);
+        let helper_id = helper.id();
         let mut entry_rules =
             EntryRules { landlock: plan.landlock.clone(), sockets: plan.sockets, limits: plan.limits };
         let (reply, descriptors) = set_up(&socket, plan)?;
@@ -183,6 +190,8 @@ impl SandboxProcess {
             writes: Mutex::default(),
             commands,
             last_id: AtomicU64::new(0),
+            entered: AtomicU64::new(0),
+            helper: helper_id,
             reader: Mutex::new(Some(reader)),
             env,
             namespaces,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::ask::{ConsentSubject, PermissionRequest, PermissionResponse};
 use super::{CallContext, Notice};
-use crate::sandbox::{ProtectedPath, ProtectedWatch, quarantine};
+use crate::sandbox::{ProtectedPath, ProtectedWatch, UnsandboxedStart, quarantine};
 
 /// The name that these requests have instead of a tool's name.
 const NEW_PATH: &str = "sandbox:new-path";
@@ -40,6 +40,24 @@ pub(crate) async fn check_watch(call: &CallContext, watch: &Arc<ProtectedWatch>)
         }
     }
     sentences
+}
+
+/// Notes what is there before a command that runs without a sandbox. `None` if the call has one.
+pub(crate) async fn begin_unsandboxed(call: &CallContext) -> Option<UnsandboxedStart> {
+    if call.sandbox().is_some() {
+        return None;
+    }
+    let watches = call.session.path_watches().clone();
+    tokio::task::spawn_blocking(move || watches.begin_unsandboxed()).await.unwrap_or_default()
+}
+
+/// Accepts the protected paths that a command without a sandbox created: the user consented to all that it does.
+pub(crate) async fn accept_unsandboxed(call: &CallContext, start: Option<UnsandboxedStart>) {
+    let Some(start) = start else { return };
+    let watches = call.session.path_watches().clone();
+    if tokio::task::spawn_blocking(move || watches.accept_unsandboxed(&start)).await.is_err() {
+        tracing::warn!("the user is asked about the paths that a command without a sandbox created");
+    }
 }
 
 /// Asks the user whether a new protected path may stay. `None` if the turn is cancelled.

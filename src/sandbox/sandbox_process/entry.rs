@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -120,7 +121,9 @@ impl SandboxEntry {
         }
         let pid = descriptors.first().and_then(outer_pid);
         let group = pid.and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        let command = EnteredCommand { socket: stream, group, _process: self.process.clone() };
+        self.process.shared.last_id.fetch_add(1, Ordering::Relaxed);
+        self.process.shared.entered.fetch_add(1, Ordering::Relaxed);
+        let command = EnteredCommand { socket: stream, group, process: self.process.clone() };
         wire::send(&command.socket, &EntryRequest::Run, &[]).map_err(EntryError::Connection)?;
         Ok(command)
     }
@@ -139,7 +142,7 @@ pub struct EnteredCommand {
     /// `None` if the kernel does not report it.
     group: Option<Pid>,
     /// The sandbox lives as long as the command.
-    _process: SandboxProcess,
+    process: SandboxProcess,
 }
 
 impl EnteredCommand {
@@ -155,5 +158,6 @@ impl Drop for EnteredCommand {
             // ESRCH means that no process of the group is left.
             _ = kill_process_group(group, Signal::KILL);
         }
+        self.process.shared.entered.fetch_sub(1, Ordering::Relaxed);
     }
 }

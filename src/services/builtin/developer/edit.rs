@@ -57,7 +57,12 @@ pub(super) fn edit_file(call: &CallContext, files: &Files, request: &EditFile) -
         ))
     })?;
     let had_seen = known.sight(&place, Stamp::of(&loaded.bytes)) == FileFreshness::Current;
+    // The consent was for the edits only. The rest of a file that needs consent still needs it.
+    let is_pending = call.session.path_watches().is_pending(&place);
     let written = buffers::replace(call, &place, &shown, &loaded, bytes)?;
+    if !is_pending {
+        call.session.path_watches().accept_file(&place);
+    }
     let after = Stamp::of(&written.bytes);
     // The diff also shows how an editor changed the text.
     if had_seen {

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use crate::process::{Launch, Pipes, ProcessGroup, Reaper, Stdin};
 use crate::sandbox::{Enforcement, SandboxLauncher, SandboxStartError};
 use crate::services::sandboxes::SandboxedCommand;
+use crate::tool::protected_check::{accept_unsandboxed, begin_unsandboxed};
 use crate::tool::{CallContext, CallSandbox};
 
 use super::client_shell::ClientShellRequest;
@@ -263,10 +264,13 @@ pub(super) async fn shell(
         return background::start(call, &state.commands, &request.command, started, request.choice(), limit);
     }
     let limit = limit.unwrap_or(DEFAULT_TIMEOUT);
-    if let Some(answer) = shell.run_in_terminal(request, limit, call, state).await? {
-        return Ok(answer);
-    }
-    run_program(shell, call, state, &request.program(), limit).await.map_err(refuse)
+    let before = begin_unsandboxed(call).await;
+    let answer = match shell.run_in_terminal(request, limit, call, state).await? {
+        Some(answer) => answer,
+        None => run_program(shell, call, state, &request.program(), limit).await.map_err(refuse)?,
+    };
+    accept_unsandboxed(call, before).await;
+    Ok(answer)
 }
 
 /// Runs a program to its end, or to the end of its time, and reports its output. Fails if it cannot be started.

@@ -49,6 +49,7 @@ pub(super) fn write_file(call: &CallContext, files: &Files, request: &WriteFile)
     let had_seen = may_overwrite(&known, &place, &shown, &loaded, request.overwrite)?;
     let form = keep_format(&loaded, &request.content);
     let written = buffers::replace(call, &place, &shown, &loaded, form.bytes)?;
+    call.session.path_watches().accept_file(&place);
     saw(&mut known, &place, &written);
     let new = text::readable(&written.bytes);
     report::report_change(call, &place, Some(&form.old), &new);

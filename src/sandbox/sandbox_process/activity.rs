@@ -1,0 +1,48 @@
+//! Finds out whether processes run in a sandbox, because they may have created something meanwhile.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use super::{SandboxProcess, Shared};
+use crate::sandbox::wire::Namespace;
+
+/// A handle that does not keep its sandbox running.
+#[derive(Debug, Clone)]
+pub struct WeakSandbox(Weak<Shared>);
+
+impl SandboxProcess {
+    pub fn downgrade(&self) -> WeakSandbox {
+        WeakSandbox(Arc::downgrade(&self.shared))
+    }
+}
+
+impl WeakSandbox {
+    /// Returns whether the sandbox has ended with its last handle.
+    pub fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// Returns the number of commands so far, if no process runs in the sandbox. `None` if one runs, or if that is not
+    /// known.
+    pub fn count_if_idle(&self) -> Option<u64> {
+        let Some(shared) = self.0.upgrade() else { return Some(u64::MAX) };
+        let count = shared.last_id.load(Ordering::Acquire);
+        let has_namespace = shared.namespaces.iter().any(|(kind, _)| *kind == Namespace::Pid);
+        let is_idle = shared.entered.load(Ordering::Acquire) == 0 && has_namespace && has_no_command(shared.helper);
+        is_idle.then_some(count)
+    }
+}
+
+/// Returns whether PID 1 has no child. All processes that it did not start have ended, or are its children by now.
+fn has_no_command(helper: u32) -> bool {
+    match children_of(helper).as_deref() {
+        Some([inner]) => children_of(*inner).is_some_and(|commands| commands.is_empty()),
+        Some(_) | None => false,
+    }
+}
+
+/// Returns the children of a process with one thread. `None` if the kernel does not tell.
+fn children_of(process: u32) -> Option<Vec<u32>> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).ok()?;
+    text.split_whitespace().map(|child| child.parse().ok()).collect()
+}
