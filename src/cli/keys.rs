@@ -7,22 +7,28 @@ mod keyring;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, anyhow, bail};
 
 use super::environment::variable;
 use super::folders::Folders;
+use super::private_files::make_folder;
 use super::whole_file::replace;
 use keyring::Keyring;
 pub(super) use keyring::KeyringError;
+
+/// The name of the lock on all keys and logins. Names of services have no capital letters.
+const ALL: &str = "ALL";
 
 /// The places that store keys. A missing key is looked up again each time, so that a new key is found at once.
 #[derive(Clone)]
 pub(super) struct Keys {
     file: PathBuf,
+    /// Folder with the lock on all keys, and one lock per service with a login.
+    locks: PathBuf,
     keyring: Arc<Keyring>,
 }
 
@@ -48,7 +54,8 @@ impl KeyLocation {
 
 impl Keys {
     pub(super) fn of(folders: &Folders) -> Self {
-        Self { file: folders.config.join("keys.json"), keyring: Arc::default() }
+        let locks = folders.state.join("logins");
+        Self { file: folders.config.join("keys.json"), locks, keyring: Arc::default() }
     }
 
     pub(super) fn file(&self) -> PathBuf {
@@ -111,8 +118,20 @@ impl Keys {
         anyhow!("{} cannot be used: {problem}", self.file.display())
     }
 
+    /// Waits until no other process has this lock. It ends when the file is dropped.
+    pub(super) fn lock_file(&self, name: &str) -> anyhow::Result<fs::File> {
+        let file = self.locks.join(format!("{name}.lock"));
+        make_folder(&self.locks).with_context(|| self.locks.display().to_string())?;
+        let opened = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&file);
+        let opened = opened.with_context(|| file.display().to_string())?;
+        opened.lock().with_context(|| file.display().to_string())?;
+        Ok(opened)
+    }
+
     /// Stores a key under the name of its variable: in the keyring or, if that fails, in the file.
     pub(super) fn keep(&self, name: &str, key: &str) -> anyhow::Result<KeyLocation> {
+        // The file has all keys, so another process must not write it meanwhile.
+        let _lock = self.lock_file(ALL)?;
         match self.keyring.keep(name, key) {
             Ok(()) => {
                 // Remove the plain-text copy: one place is enough.
@@ -130,6 +149,7 @@ impl Keys {
 
     /// Removes a key from the file and the keyring. Returns where it was.
     pub(super) fn forget(&self, name: &str) -> anyhow::Result<Vec<KeyLocation>> {
+        let _lock = self.lock_file(ALL)?;
         let mut places = Vec::new();
         if self.drop_from_file(name)? {
             places.push(KeyLocation::File);

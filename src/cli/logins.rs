@@ -1,37 +1,27 @@
 //! Stores the user's logins at HTTP services next to the keys of models: in the desktop keyring, or else in a file that
 //! only its owner can read.
 
-use std::fs;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
-
-use anyhow::Context as _;
 
 use super::folders::Folders;
 use super::keys::{KeyLocation, Keys};
-use super::private_files::make_folder;
 use crate::ids::ServiceName;
 use crate::services::login::{LoginLock, LoginStore, LoginStoreError, StoredLogin};
-
-/// The name of the lock on the file with all logins. Names of services have no capital letters.
-const ALL: &str = "ALL";
 
 /// The places that store logins.
 pub(super) struct Logins {
     keys: Keys,
-    /// Folder with one lock file per service.
-    locks: PathBuf,
 }
 
 impl std::fmt::Debug for Logins {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Logins").field("locks", &self.locks).finish_non_exhaustive()
+        f.debug_struct("Logins").field("file", &self.keys.file()).finish_non_exhaustive()
     }
 }
 
 impl Logins {
     pub(super) fn of(folders: &Folders) -> Self {
-        Self { keys: Keys::of(folders), locks: folders.state.join("logins") }
+        Self { keys: Keys::of(folders) }
     }
 
     /// Returns the login of a service and its place. `None` if there is none. A login may be in two places if the
@@ -52,33 +42,16 @@ impl Logins {
 
     /// Stores a login. Returns its place.
     pub(super) fn keep(&self, service: &ServiceName, login: &StoredLogin) -> anyhow::Result<KeyLocation> {
-        let text = serde_json::to_string(login)?;
-        let lock = self.lock_file(ALL)?;
-        let kept = self.keys.keep(&entry_name(service), &text);
-        drop(lock);
-        kept
+        self.keys.keep(&entry_name(service), &serde_json::to_string(login)?)
     }
 
     /// Removes a login. Returns the places where it was.
     pub(super) fn forget(&self, service: &ServiceName) -> anyhow::Result<Vec<KeyLocation>> {
-        let lock = self.lock_file(ALL)?;
-        let forgotten = self.keys.forget(&entry_name(service));
-        drop(lock);
-        forgotten
+        self.keys.forget(&entry_name(service))
     }
 
     pub(super) fn file(&self) -> PathBuf {
         self.keys.file()
-    }
-
-    /// Waits until no other process has this lock. It ends when the file is dropped.
-    fn lock_file(&self, name: &str) -> anyhow::Result<fs::File> {
-        let file = self.locks.join(format!("{name}.lock"));
-        make_folder(&self.locks).with_context(|| self.locks.display().to_string())?;
-        let opened = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&file);
-        let opened = opened.with_context(|| file.display().to_string())?;
-        opened.lock().with_context(|| file.display().to_string())?;
-        Ok(opened)
     }
 }
 
@@ -97,7 +70,7 @@ impl LoginStore for Logins {
     }
 
     fn lock(&self, service: &ServiceName) -> Result<LoginLock, LoginStoreError> {
-        let file = self.lock_file(service.as_str()).map_err(|error| store_error(&error))?;
+        let file = self.keys.lock_file(service.as_str()).map_err(|error| store_error(&error))?;
         Ok(Box::new(file))
     }
 }
