@@ -1,6 +1,6 @@
 //! Applies `store.retention` of the user's config, at the start of a server and every hour.
 
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio_util::sync::CancellationToken;
 
@@ -12,6 +12,8 @@ use crate::store::{RetentionPolicy, StorePlace};
 
 /// The time between two clean-ups.
 const INTERVAL: Duration = Duration::from_secs(60 * 60);
+/// How far the clock may move by itself between two clean-ups.
+const MAX_JUMP: Duration = Duration::from_secs(60 * 60);
 
 /// The user's config has errors, so it is not known which sessions to keep.
 #[derive(Debug, thiserror::Error)]
@@ -33,10 +35,35 @@ pub(super) fn policy(folders: &Folders) -> Result<RetentionPolicy, RetentionConf
     Ok(RetentionPolicy { age, count: settings.sessions })
 }
 
-/// Applies the policy now and every hour, until `ended` is cancelled. Reads the config each time.
+/// Notices when someone sets the clock, by a time that only grows.
+#[derive(Debug)]
+struct ClockWatch {
+    wall: SystemTime,
+    steady: Instant,
+}
+
+impl ClockWatch {
+    /// Returns how far the clock was moved since the last call, if that is more than it may be.
+    fn take_jump(&mut self, wall: SystemTime, steady: Instant) -> Option<Duration> {
+        let expected = self.wall + steady.saturating_duration_since(self.steady);
+        let moved = wall.duration_since(expected).unwrap_or_else(|error| error.duration());
+        *self = Self { wall, steady };
+        Some(moved).filter(|moved| *moved > MAX_JUMP)
+    }
+}
+
+/// Applies the policy now and every hour, until `ended` is cancelled. Reads the config each time. Leaves one time out
+/// after the clock has jumped: it may be wrong, and what it says about the age of sessions too.
 pub(super) async fn keep_applying(sessions: Sessions, place: StorePlace, folders: Folders, ended: CancellationToken) {
+    let mut watch = ClockWatch { wall: SystemTime::now(), steady: Instant::now() };
     loop {
-        apply(&sessions, &place, &folders).await;
+        match watch.take_jump(SystemTime::now(), Instant::now()) {
+            Some(moved) => {
+                let seconds = moved.as_secs();
+                tracing::warn!(seconds, "the clock has jumped, so no old sessions are removed now; check it");
+            }
+            None => apply(&sessions, &place, &folders).await,
+        }
         tokio::select! {
             () = ended.cancelled() => return,
             () = tokio::time::sleep(INTERVAL) => {}
@@ -56,5 +83,21 @@ async fn apply(sessions: &Sessions, place: &StorePlace, folders: &Folders) {
         Ok(0) => {}
         Ok(count) => tracing::info!(count, "old sessions were removed"),
         Err(error) => tracing::warn!(%error, "old sessions could not be removed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_of_the_clock_is_noticed_once() {
+        let (wall, steady) = (SystemTime::now(), Instant::now());
+        let mut watch = ClockWatch { wall, steady };
+        let day = Duration::from_secs(24 * 60 * 60);
+        assert_eq!(watch.take_jump(wall + INTERVAL, steady + INTERVAL), None, "an hour has passed");
+        assert_eq!(watch.take_jump(wall + INTERVAL * 2 + day, steady + INTERVAL * 2), Some(day));
+        assert_eq!(watch.take_jump(wall + INTERVAL * 3 + day, steady + INTERVAL * 3), None, "the clock stays as it is");
+        assert_eq!(watch.take_jump(wall + INTERVAL * 4, steady + INTERVAL * 4), Some(day), "it was set back");
     }
 }

@@ -3,16 +3,18 @@
 //! A session and its child sessions are removed together. The age of a family is the time since its last change.
 //!
 //! Invariant: a session is never removed while a process has it open, nor within an hour after its last change. A process
-//! marks a session as open before it reads it, and the condition is checked under the lock of the whole family.
+//! marks a session as open before it reads it, and the condition is checked under the lock of the whole family. The clock
+//! of one machine decides nothing about a database, and a jump of the clock does not close a session in a file.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use postgres::Row;
 use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::database::Database;
-use super::sessions::{LEASE_TIME, SCHEMA, current_time};
+use super::sessions::{LEASE_TIME, SCHEMA, current_time, list_open};
 use super::{StoreError, StorePlace, failure, open};
 use crate::principal::SessionFiles;
 
@@ -59,15 +61,16 @@ pub fn remove_expired(place: &StorePlace, policy: RetentionPolicy) -> Result<Vec
     if policy == RetentionPolicy::default() {
         return Ok(Vec::new());
     }
-    let limits = Limits::new(policy, current_time());
     if let Some(address) = place.address() {
-        return remove_from_database(&mut Database::open(address)?, limits);
+        return remove_from_database(&mut Database::open(address)?, policy);
     }
     let file = place.data().join("sessions.db");
     if !file.exists() {
         return Ok(Vec::new());
     }
-    remove_rows(&mut open(&file, &SCHEMA)?, limits).map_err(|error| failure(&file, &error))
+    let limits = Limits::new(policy, current_time());
+    let removed = remove_rows(&mut open(&file, &SCHEMA)?, limits, place.data());
+    removed.map_err(|error| failure(&file, &error))?
 }
 
 /// The values of [`EXPIRED`].
@@ -93,17 +96,31 @@ impl Limits {
 }
 
 /// Removes a number of families from an SQLite file.
-fn remove_rows(connection: &mut Connection, limits: Limits) -> rusqlite::Result<Vec<RemovedSession>> {
+fn remove_rows(
+    connection: &mut Connection,
+    limits: Limits,
+    data: &Path,
+) -> rusqlite::Result<Result<Vec<RemovedSession>, StoreError>> {
     // The transaction excludes other writers, so nothing is opened between the statements.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // A process lists a session before it marks it in the file.
+    let open = match find_open(data) {
+        Ok(open) => open,
+        Err(error) => return Ok(Err(error)),
+    };
     let Limits { oldest, count, now, quiet } = limits;
     let mut removed = Vec::new();
     {
         let mut select = transaction.prepare(&EXPIRED.replace('$', "?"))?;
-        let heads = select.query_map(params![oldest, count, now, quiet, AT_ONCE], |row| {
+        // Open sessions are left out below, and must not take the places of others.
+        let rows = AT_ONCE.saturating_add(i64::try_from(open.len()).unwrap_or(i64::MAX));
+        let heads = select.query_map(params![oldest, count, now, quiet, rows], |row| {
             Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
         })?;
-        let heads = heads.collect::<rusqlite::Result<Vec<_>>>()?;
+        let mut heads = heads.collect::<rusqlite::Result<Vec<_>>>()?;
+        let open_families = find_families(&transaction, &open)?;
+        heads.retain(|(_, id)| !open_families.contains(id));
+        heads.truncate(usize::try_from(AT_ONCE).unwrap_or(usize::MAX));
         // Deleting the events first avoids one cascade look-up per event.
         let mut events = transaction
             .prepare("DELETE FROM event WHERE session IN (SELECT key FROM session WHERE key = ?1 OR parent = ?2)")?;
@@ -121,9 +138,28 @@ fn remove_rows(connection: &mut Connection, limits: Limits) -> rusqlite::Result<
         }
     }
     transaction.commit()?;
-    Ok(removed)
+    Ok(Ok(removed))
 }
 
+/// Returns the sessions that any process has open. Fails if this is not known.
+pub(super) fn find_open(data: &Path) -> Result<BTreeSet<String>, StoreError> {
+    list_open(data).map_err(|error| StoreError::Failed(format!("it is not known which sessions are open: {error}")))
+}
+
+/// Returns the ids of the first members of the families of these sessions.
+fn find_families(connection: &Connection, open: &BTreeSet<String>) -> rusqlite::Result<BTreeSet<String>> {
+    let mut select = connection.prepare("SELECT coalesce(parent, id) FROM session WHERE id = ?1")?;
+    let mut families = BTreeSet::new();
+    for id in open {
+        for family in select.query_map([id], |row| row.get(0))? {
+            families.insert(family?);
+        }
+    }
+    Ok(families)
+}
+
+/// SQL: the present, in milliseconds since 1970. All processes that share the database have this clock.
+pub(super) const PRESENT: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 /// SQL: locks the owner of a family, then its sessions, in the order of the writers. `$1` is the id of its first member.
 const LOCK_OWNER: &str = "SELECT 1 FROM ownership WHERE session = $1 FOR UPDATE";
 const LOCK_FAMILY: &str = "SELECT 1 FROM session WHERE id = $1 OR parent = $1 ORDER BY id FOR UPDATE";
@@ -135,9 +171,10 @@ const IN_USE: &str = "SELECT EXISTS (SELECT 1 FROM session s WHERE (s.id = $1 OR
 const REMOVE_FAMILY: &str = "DELETE FROM session WHERE id = $1 OR parent = $1 RETURNING id, cwd, files, parent";
 
 /// Removes a number of families from a database.
-fn remove_from_database(database: &mut Database, limits: Limits) -> Result<Vec<RemovedSession>, StoreError> {
-    let Limits { oldest, count, now, quiet } = limits;
+fn remove_from_database(database: &mut Database, policy: RetentionPolicy) -> Result<Vec<RemovedSession>, StoreError> {
     database.write(|queries| {
+        let present: i64 = queries.query_one(PRESENT, &[])?.get(0);
+        let Limits { oldest, count, now, quiet } = Limits::new(policy, u64::try_from(present).unwrap_or_default());
         let mut found = Vec::new();
         for expired in queries.query(EXPIRED, &[&oldest, &count, &now, &quiet, &AT_ONCE])? {
             let id: String = expired.get(1);

@@ -97,6 +97,25 @@ fn open_and_just_changed_sessions_stay() {
     assert_eq!(store.apply(Some(0), Some(0)), ["idle"]);
 }
 
+#[tokio::test]
+async fn a_session_that_is_open_stays_when_the_clock_jumps() {
+    let store = store();
+    for (id, parent) in [("open", None), ("parent", None), ("child", Some("parent")), ("closed", None)] {
+        store.add("local", id, parent, 2);
+    }
+    let sessions = SessionStore::open(store.folder.path()).unwrap();
+    let mut leases = Vec::new();
+    for id in ["open", "child"] {
+        leases.push(sessions.hold_stored(id).await.unwrap().expect("it is stored"));
+    }
+    // As seen by a clock that is 100 days ahead, the marks have ended long ago.
+    let ahead = current_time() + 100 * 24 * 60 * 60 * 1_000;
+    let policy = RetentionPolicy { age: Some(Duration::from_secs(90 * 24 * 60 * 60)), count: None };
+    let mut connection = open(&store.folder.path().join("sessions.db"), &SCHEMA).unwrap();
+    let removed = remove_rows(&mut connection, Limits::new(policy, ahead), store.folder.path()).unwrap().unwrap();
+    assert_eq!(removed.iter().map(|session| session.id.as_str()).collect::<Vec<_>>(), ["closed"]);
+}
+
 #[test]
 fn without_a_policy_nothing_is_removed() {
     let store = store();

@@ -1,15 +1,18 @@
 //! Marks the sessions that a process has open, so that retention in any process keeps them.
 //!
 //! The writer records in each open session the time until which it counts as open, and renews it. If a process ends
-//! without notice, its sessions count as open for the rest of this time.
+//! without notice, its sessions count as open for the rest of this time. If the store is a file, the process also lists
+//! them in a locked file, because the clock may jump between two records.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::SessionStore;
 use super::job::Work;
+use super::open_list::OpenList;
 use crate::store::StoreError;
 
 /// How long a session counts as open after a process has recorded it, in milliseconds.
@@ -26,9 +29,36 @@ pub(super) struct SessionLeases {
     open: Mutex<BTreeMap<String, usize>>,
     /// Whether a session was opened since the last record.
     is_changed: AtomicBool,
+    /// The same sessions for other processes. `None` if the store is a database, whose clock they share.
+    list: Option<Mutex<OpenList>>,
 }
 
 impl SessionLeases {
+    pub(super) fn new(list: Option<OpenList>) -> Self {
+        Self { list: list.map(Mutex::new), ..Self::default() }
+    }
+
+    fn add(&self, id: &str) {
+        let mut open = self.lock();
+        let count = open.entry(id.to_owned()).or_default();
+        *count += 1;
+        if *count == 1
+            && let Some(list) = &self.list
+            && let Err(error) = list.lock().unwrap_or_else(PoisonError::into_inner).add(id)
+        {
+            tracing::warn!(%error, session = id, "an open session could not be listed yet; it is tried again");
+        }
+    }
+
+    /// Removes the sessions from the list that are no longer open.
+    pub(super) fn renew_list(&self) -> io::Result<()> {
+        let Some(list) = &self.list else { return Ok(()) };
+        // Nothing is opened meanwhile.
+        let open = self.lock();
+        let ids: Vec<_> = open.keys().cloned().collect();
+        list.lock().unwrap_or_else(PoisonError::into_inner).set(&ids)
+    }
+
     /// Returns the ids of the open sessions, in order.
     pub(super) fn ids(&self) -> Vec<String> {
         self.lock().keys().cloned().collect()
@@ -75,7 +105,7 @@ impl SessionStore {
 
     fn lease(&self, id: &str) -> SessionLease {
         let leases = Arc::clone(&self.shared.leases);
-        *leases.lock().entry(id.to_owned()).or_default() += 1;
+        leases.add(id);
         SessionLease { leases, id: id.to_owned() }
     }
 

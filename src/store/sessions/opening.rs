@@ -7,6 +7,7 @@ use super::backend::{SessionReads, SessionWrites};
 use super::claims::ClaimTable;
 use super::file_backend::{FileReads, FileWrites};
 use super::leases::SessionLeases;
+use super::open_list::OpenList;
 use super::pending_jobs::PendingJobs;
 use super::query::QueryRunner;
 use super::sealed_backend::{SealedReads, SealedWrites};
@@ -56,13 +57,15 @@ impl SessionStore {
                 (file.display().to_string(), Box::new(FileReads::open(&file)?), Box::new(writes))
             }
         };
+        let list = place.address().is_none().then(|| OpenList::new(place.data()));
+        let leases = SessionLeases::new(list);
         match place.key() {
             Some(key) => {
                 let reads = SealedReads { inner: reads, key: key.clone() };
                 let writes = SealedWrites { inner: writes, key: key.clone() };
-                Self::start(name, Box::new(reads), Box::new(writes), replica)
+                Self::start(name, Box::new(reads), Box::new(writes), leases, replica)
             }
-            None => Self::start(name, reads, writes, replica),
+            None => Self::start(name, reads, writes, leases, replica),
         }
     }
 
@@ -70,11 +73,12 @@ impl SessionStore {
         name: String,
         reads: Box<dyn SessionReads>,
         writes: Box<dyn SessionWrites>,
+        leases: SessionLeases,
         replica: Option<Replica>,
     ) -> Result<Self, StoreError> {
         let (queue, jobs) = mpsc::channel();
         let pending: Arc<PendingJobs> = Arc::default();
-        let leases: Arc<SessionLeases> = Arc::default();
+        let leases = Arc::new(leases);
         let writer = SessionWriter::new(writes, jobs, Arc::clone(&pending), Arc::clone(&leases));
         let writer = std::thread::Builder::new().name("sessions".to_owned()).spawn(move || writer.run());
         let writer = writer.map_err(|error| StoreError::Unusable {

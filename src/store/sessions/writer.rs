@@ -81,6 +81,10 @@ impl SessionWriter {
     }
 
     fn record_leases(&mut self) {
+        if let Err(error) = self.leases.renew_list() {
+            tracing::warn!(%error, "open sessions could not be listed yet; it is tried again");
+            self.renewal = Instant::now() + RETRY;
+        }
         let open = self.leases.ids();
         if open.is_empty() {
             return;
