@@ -20,6 +20,8 @@ use super::key_check;
 use super::sealing::StoreKey;
 use super::{StoreAddress, StoreError};
 
+/// SQL: the present, in milliseconds since 1970. All processes that share the database have this clock.
+pub(super) const PRESENT: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 /// The version of this program, which decides which tables it may use.
 pub(super) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 

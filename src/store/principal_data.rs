@@ -9,9 +9,9 @@ use std::sync::Arc;
 use postgres::Row;
 use rusqlite::{Connection, TransactionBehavior, params};
 
-use super::database::{Database, Queries};
-use super::retention::{RemovedSession, make_session, read_session};
-use super::sessions::current_time;
+use super::database::{Database, PRESENT, Queries};
+use super::retention::{RemovedSession, find_open, make_session, read_session};
+use super::sessions::{LEASE_TIME, current_time};
 use super::{Schema, StoreAddress, StoreError, StorePlace, failure, memories, open, routes, sessions, tokens};
 use crate::principal::Principal;
 
@@ -48,9 +48,11 @@ const CONSENTS: &str = "DELETE FROM consent WHERE principal = $1";
 const USAGE: &str = "DELETE FROM budget WHERE principal = $1";
 const PSEUDONYM: &str = "DELETE FROM audit_key WHERE principal = $1";
 const SESSIONS: &str = "DELETE FROM session WHERE principal = $1 RETURNING id, cwd, files, parent";
-/// SQL: `$2` is the present.
-const OPEN_SESSIONS: &str = "SELECT count(*) FROM session WHERE principal = $1 AND busy_until >= $2";
-const OPEN_ON_REPLICAS: &str = "SELECT count(*) FROM session s WHERE s.principal = $1 AND (s.busy_until >= $2
+/// SQL: the sessions, and whether a mark says that they are open. `$2` is the present, `$3` an hour after. A later mark
+/// comes from a clock that was ahead, and does not count.
+const MARKED_SESSIONS: &str = "SELECT id, busy_until BETWEEN $2 AND $3 FROM session WHERE principal = $1";
+const OPEN_ON_REPLICAS: &str =
+    "SELECT count(*) FROM session s WHERE s.principal = $1 AND (s.busy_until BETWEEN $2 AND $3
     OR EXISTS (SELECT 1 FROM ownership o JOIN replica r ON r.id = o.replica
         WHERE o.session = s.id AND NOT r.is_dead AND r.expires_at > clock_timestamp()))";
 /// SQL: locks the owners before the sessions, as the writers do.
@@ -70,8 +72,27 @@ pub fn remove_principal(
     }
 }
 
-fn now() -> i64 {
-    i64::try_from(current_time()).unwrap_or(i64::MAX)
+/// Returns the latest mark that counts.
+fn latest_mark(now: i64) -> i64 {
+    now.saturating_add(i64::try_from(LEASE_TIME).unwrap_or(i64::MAX))
+}
+
+/// Returns the number of sessions that are open, by their marks or the lists of running processes.
+fn count_open(connection: &Connection, principal: &str, data: &Path) -> rusqlite::Result<Result<i64, StoreError>> {
+    let listed = match find_open(data) {
+        Ok(listed) => listed,
+        Err(error) => return Ok(Err(error)),
+    };
+    let now = i64::try_from(current_time()).unwrap_or(i64::MAX);
+    let mut select = connection.prepare(&sqlite_form(MARKED_SESSIONS))?;
+    let rows = select.query_map(params![principal, now, latest_mark(now)], |row| {
+        Ok(row.get::<_, bool>(1)? || listed.contains(&row.get::<_, String>(0)?))
+    })?;
+    let mut count = 0;
+    for is_open in rows {
+        count += i64::from(is_open?);
+    }
+    Ok(Ok(count))
 }
 
 fn check_open(principal: &Principal, policy: OpenSessionPolicy, count: i64) -> Result<(), StoreError> {
@@ -92,7 +113,9 @@ fn remove_from_database(
         // Locks the sessions, so that no process opens one between the statements.
         let lock = "SELECT 1 FROM session WHERE principal = $1 ORDER BY id FOR UPDATE";
         queries.query(lock, &[&name]).map_err(fails)?;
-        let open: i64 = queries.query_one(OPEN_ON_REPLICAS, &[&name, &now()]).map_err(fails)?.get(0);
+        let now: i64 = queries.query_one(PRESENT, &[]).map_err(fails)?.get(0);
+        let counted = queries.query_one(OPEN_ON_REPLICAS, &[&name, &now, &latest_mark(now)]);
+        let open: i64 = counted.map_err(fails)?.get(0);
         check_open(principal, policy, open)?;
         remove_rows(queries, name).map_err(fails)
     })
@@ -122,10 +145,8 @@ fn remove_from_files(
     policy: OpenSessionPolicy,
 ) -> Result<RemovedPrincipal, StoreError> {
     let name = principal.name();
-    let open = in_file(data, "sessions.db", &sessions::SCHEMA, |connection| {
-        connection.query_row(&sqlite_form(OPEN_SESSIONS), params![name, now()], |row| row.get(0))
-    })?;
-    check_open(principal, policy, open.unwrap_or_default())?;
+    let open = in_file(data, "sessions.db", &sessions::SCHEMA, |connection| count_open(connection, name, data))?;
+    check_open(principal, policy, open.transpose()?.unwrap_or_default())?;
     // First the tokens, so that no client opens a session meanwhile.
     let of_tokens = in_file(data, "tokens.db", &tokens::SCHEMA, |connection| {
         connection.execute(&sqlite_form(LOGINS), [name])?;
@@ -135,7 +156,7 @@ fn remove_from_files(
         Ok(count)
     })?;
     let of_sessions = in_file(data, "sessions.db", &sessions::SCHEMA, |connection| {
-        let sessions = remove_sessions(connection, principal, policy)?;
+        let sessions = remove_sessions(connection, principal, policy, data)?;
         overwrite(connection, Some("event_words"))?;
         Ok(sessions)
     })?;
@@ -185,11 +206,12 @@ fn remove_sessions(
     connection: &mut Connection,
     principal: &Principal,
     policy: OpenSessionPolicy,
+    data: &Path,
 ) -> rusqlite::Result<Result<Vec<RemovedSession>, StoreError>> {
     let name = principal.name();
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let open = transaction.query_row(&sqlite_form(OPEN_SESSIONS), params![name, now()], |row| row.get(0))?;
-    if let Err(error) = check_open(principal, policy, open) {
+    let open = count_open(&transaction, name, data)?;
+    if let Err(error) = open.and_then(|open| check_open(principal, policy, open)) {
         return Ok(Err(error));
     }
     // Deleting the events first avoids one cascade look-up per event.
@@ -211,4 +233,28 @@ fn remove_sessions(
 
 fn sqlite_form(sql: &str) -> String {
     sql.replace('$', "?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_marks_of_the_next_hour_and_lists_count_as_open() {
+        let data = tempfile::tempdir().unwrap();
+        let store = super::super::SessionStore::open(data.path()).unwrap();
+        let connection = open(&data.path().join("sessions.db"), &sessions::SCHEMA).unwrap();
+        let now = i64::try_from(current_time()).unwrap();
+        for (id, until) in [("past", now - 1_000), ("open", now + 60_000), ("ahead", now + 86_400_000), ("listed", 0)] {
+            let insert = "INSERT INTO session
+                    (id, principal, cwd, roots, agent, mode, model, created_at, updated_at, events, busy_until)
+                VALUES (?1, 'ann', '/here', '[]', 'goose', 'assistant', 'offline', 0, 0, 1, ?2)";
+            connection.execute(insert, params![id, until]).unwrap();
+        }
+        assert_eq!(count_open(&connection, "ann", data.path()).unwrap().unwrap(), 1);
+        let lease = store.hold("listed");
+        assert_eq!(count_open(&connection, "ann", data.path()).unwrap().unwrap(), 2);
+        assert_eq!(count_open(&connection, "bob", data.path()).unwrap().unwrap(), 0);
+        drop(lease);
+    }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use postgres::Row;
 use rusqlite::{Connection, TransactionBehavior, params};
 
-use super::database::Database;
+use super::database::{Database, PRESENT};
 use super::sessions::{LEASE_TIME, SCHEMA, current_time, list_open};
 use super::{StoreError, StorePlace, failure, open};
 use crate::principal::SessionFiles;
@@ -40,18 +40,20 @@ pub struct RemovedSession {
 }
 
 /// SQL: the first members of families to remove, with the time of their last change. `$1` is the time before which a
-/// change is too old, `$2` the number of sessions to keep per principal, `$3` the present, `$4` an hour before, and `$5`
-/// the number of rows. SQLite numbers parameters in the same way.
+/// change is too old, `$2` the number of sessions to keep per principal, and `$5` the number of rows. `$3` is the
+/// present, `$4` an hour before, and `$6` an hour after. A mark beyond that comes from a clock that was ahead, and does
+/// not count. SQLite numbers parameters in the same way.
 const EXPIRED: &str = "SELECT f.key, f.id FROM (
         SELECT h.*, row_number() OVER (PARTITION BY h.principal ORDER BY h.changed DESC, h.id DESC) AS place FROM (
-            SELECT s.key, s.id, s.principal, s.busy_until,
+            SELECT s.key, s.id, s.principal, s.busy_until BETWEEN $3 AND $6 AS is_open,
                 CASE WHEN c.changed > s.updated_at THEN c.changed ELSE s.updated_at END AS changed,
-                coalesce(c.busy_until, 0) AS child_busy_until
+                coalesce(c.open_children, 0) AS open_children
             FROM session s LEFT JOIN (
-                SELECT parent, max(updated_at) AS changed, max(busy_until) AS busy_until
+                SELECT parent, max(updated_at) AS changed,
+                    sum(CASE WHEN busy_until BETWEEN $3 AND $6 THEN 1 ELSE 0 END) AS open_children
                 FROM session WHERE parent IS NOT NULL GROUP BY parent) c ON c.parent = s.id
             WHERE s.parent IS NULL) h) f
-    WHERE (f.changed < $1 OR f.place > $2) AND f.changed < $4 AND f.busy_until < $3 AND f.child_busy_until < $3
+    WHERE (f.changed < $1 OR f.place > $2) AND f.changed < $4 AND NOT f.is_open AND f.open_children = 0
     ORDER BY f.changed, f.id LIMIT $5";
 
 /// Removes what the policy does not keep, and returns it. One call removes a limited number of families in one
@@ -80,6 +82,7 @@ struct Limits {
     count: i64,
     now: i64,
     quiet: i64,
+    latest_mark: i64,
 }
 
 impl Limits {
@@ -91,6 +94,7 @@ impl Limits {
             count: policy.count.map_or(i64::MAX, i64::from),
             now: time(now),
             quiet: time(now.saturating_sub(LEASE_TIME)),
+            latest_mark: time(now.saturating_add(LEASE_TIME)),
         }
     }
 }
@@ -108,13 +112,13 @@ fn remove_rows(
         Ok(open) => open,
         Err(error) => return Ok(Err(error)),
     };
-    let Limits { oldest, count, now, quiet } = limits;
+    let Limits { oldest, count, now, quiet, latest_mark } = limits;
     let mut removed = Vec::new();
     {
         let mut select = transaction.prepare(&EXPIRED.replace('$', "?"))?;
         // Open sessions are left out below, and must not take the places of others.
         let rows = AT_ONCE.saturating_add(i64::try_from(open.len()).unwrap_or(i64::MAX));
-        let heads = select.query_map(params![oldest, count, now, quiet, rows], |row| {
+        let heads = select.query_map(params![oldest, count, now, quiet, rows, latest_mark], |row| {
             Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
         })?;
         let mut heads = heads.collect::<rusqlite::Result<Vec<_>>>()?;
@@ -158,14 +162,13 @@ fn find_families(connection: &Connection, open: &BTreeSet<String>) -> rusqlite::
     Ok(families)
 }
 
-/// SQL: the present, in milliseconds since 1970. All processes that share the database have this clock.
-pub(super) const PRESENT: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 /// SQL: locks the owner of a family, then its sessions, in the order of the writers. `$1` is the id of its first member.
 const LOCK_OWNER: &str = "SELECT 1 FROM ownership WHERE session = $1 FOR UPDATE";
 const LOCK_FAMILY: &str = "SELECT 1 FROM session WHERE id = $1 OR parent = $1 ORDER BY id FOR UPDATE";
-/// SQL: whether a family was opened or changed meanwhile. `$2` is the present, `$3` an hour before.
+/// SQL: whether a family was opened or changed meanwhile. `$2` is the present, `$3` an hour before, `$4` an
+/// hour after.
 const IN_USE: &str = "SELECT EXISTS (SELECT 1 FROM session s WHERE (s.id = $1 OR s.parent = $1)
-        AND (s.busy_until >= $2 OR s.updated_at >= $3))
+        AND (s.busy_until BETWEEN $2 AND $4 OR s.updated_at >= $3))
     OR EXISTS (SELECT 1 FROM ownership o JOIN replica r ON r.id = o.replica
         WHERE o.session = $1 AND NOT r.is_dead AND r.expires_at > clock_timestamp())";
 const REMOVE_FAMILY: &str = "DELETE FROM session WHERE id = $1 OR parent = $1 RETURNING id, cwd, files, parent";
@@ -174,14 +177,15 @@ const REMOVE_FAMILY: &str = "DELETE FROM session WHERE id = $1 OR parent = $1 RE
 fn remove_from_database(database: &mut Database, policy: RetentionPolicy) -> Result<Vec<RemovedSession>, StoreError> {
     database.write(|queries| {
         let present: i64 = queries.query_one(PRESENT, &[])?.get(0);
-        let Limits { oldest, count, now, quiet } = Limits::new(policy, u64::try_from(present).unwrap_or_default());
+        let limits = Limits::new(policy, u64::try_from(present).unwrap_or_default());
+        let Limits { oldest, count, now, quiet, latest_mark } = limits;
         let mut found = Vec::new();
-        for expired in queries.query(EXPIRED, &[&oldest, &count, &now, &quiet, &AT_ONCE])? {
+        for expired in queries.query(EXPIRED, &[&oldest, &count, &now, &quiet, &AT_ONCE, &latest_mark])? {
             let id: String = expired.get(1);
             queries.query(LOCK_OWNER, &[&id])?;
             queries.query(LOCK_FAMILY, &[&id])?;
             // A new statement sees what other processes have written before the locks.
-            if queries.query_one(IN_USE, &[&id, &now, &quiet])?.get(0) {
+            if queries.query_one(IN_USE, &[&id, &now, &quiet, &latest_mark])?.get(0) {
                 continue;
             }
             found.extend(queries.query(REMOVE_FAMILY, &[&id])?.iter().map(read_session));

@@ -117,6 +117,30 @@ async fn a_session_that_is_open_stays_when_the_clock_jumps() {
 }
 
 #[test]
+fn a_mark_of_a_clock_that_was_ahead_does_not_count() {
+    let store = store();
+    for (id, parent) in [("head", None), ("parent", None), ("child", Some("parent"))] {
+        store.add("local", id, parent, 900);
+    }
+    let until = i64::try_from(current_time()).unwrap() + 100 * 24 * HOUR;
+    store.connection.execute("UPDATE session SET busy_until = ?1 WHERE id <> 'parent'", [until]).unwrap();
+    assert_eq!(store.apply(Some(2), None), ["child", "head", "parent"]);
+}
+
+#[tokio::test]
+async fn opening_a_session_replaces_a_mark_that_is_too_late() {
+    let store = store();
+    store.add("local", "old", None, 900);
+    let until = i64::try_from(current_time()).unwrap() + 100 * 24 * HOUR;
+    store.connection.execute("UPDATE session SET busy_until = ?1", [until]).unwrap();
+    let sessions = SessionStore::open(store.folder.path()).unwrap();
+    drop(sessions.hold_stored("old").await.unwrap().expect("it is stored"));
+    drop(sessions);
+    assert!(store.count("SELECT busy_until FROM session") < until - HOUR);
+    assert_eq!(store.apply(Some(2), None), [""; 0], "it was open in the last hour");
+}
+
+#[test]
 fn without_a_policy_nothing_is_removed() {
     let store = store();
     store.add("local", "old", None, 90_000);

@@ -42,8 +42,9 @@ pub(super) trait SessionWrites: Send + std::fmt::Debug {
     /// Applies all jobs or none. Returns for each whether its session exists, or the error that only concerns this job.
     fn transact(&mut self, jobs: &[Job]) -> Result<Vec<Result<bool, JobError>>, StoreError>;
 
-    /// Records that these sessions are open until then, in milliseconds since 1970.
-    fn hold(&mut self, sessions: &[String], until: u64) -> Result<(), StoreError>;
+    /// Records that these sessions are open for [`LEASE_TIME`](super::leases::LEASE_TIME) from now, by the clock that
+    /// all processes with this store share.
+    fn hold(&mut self, sessions: &[String]) -> Result<(), StoreError>;
 }
 
 /// Reads what a view admits. Each method does what the one of the same name in `SessionStore` says.

@@ -48,10 +48,10 @@ impl SessionWrites for FileWrites {
         Ok(done.into_iter().map(|result| result.map_err(|error| JobError::Data(error.to_string()))).collect())
     }
 
-    fn hold(&mut self, sessions: &[String], until: u64) -> Result<(), StoreError> {
+    fn hold(&mut self, sessions: &[String]) -> Result<(), StoreError> {
         // The mark can wait, and the reads behind it must not.
         self.connection.busy_timeout(BRIEFLY).map_err(|error| failure(&self.file, &error))?;
-        let held = hold(&mut self.connection, sessions, until);
+        let held = hold(&mut self.connection, sessions, id::now().saturating_add(LEASE_TIME));
         self.connection.busy_timeout(PATIENCE).map_err(|error| failure(&self.file, &error))?;
         held.map_err(|error| failure(&self.file, &error))
     }
@@ -194,7 +194,8 @@ impl SessionReads for FileReads {
 
 fn hold(connection: &mut Connection, sessions: &[String], until: u64) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let update = "UPDATE session SET busy_until = max(busy_until, ?2) WHERE id = ?1";
+    // Not the later one of both: an earlier mark may come from a clock that was ahead.
+    let update = "UPDATE session SET busy_until = ?2 WHERE id = ?1";
     for id in sessions {
         transaction.prepare_cached(update)?.execute(params![id, number(until)])?;
     }
@@ -272,7 +273,7 @@ fn apply(transaction: &Transaction<'_>, job: &Job) -> rusqlite::Result<bool> {
             Ok(transaction.prepare_cached(count)?.execute([id, principal])? == 1)
         }
         Work::Hold => {
-            let update = "UPDATE session SET busy_until = max(busy_until, ?3) WHERE id = ?1 AND principal = ?2";
+            let update = "UPDATE session SET busy_until = ?3 WHERE id = ?1 AND principal = ?2";
             let until = number(job.at.saturating_add(LEASE_TIME));
             Ok(transaction.prepare_cached(update)?.execute(params![id, principal, until])? == 1)
         }

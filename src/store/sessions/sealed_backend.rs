@@ -81,8 +81,8 @@ impl SessionWrites for SealedWrites {
         self.inner.transact(&sealed)
     }
 
-    fn hold(&mut self, sessions: &[String], until: u64) -> Result<(), StoreError> {
-        self.inner.hold(sessions, until)
+    fn hold(&mut self, sessions: &[String]) -> Result<(), StoreError> {
+        self.inner.hold(sessions)
     }
 }
 

@@ -21,7 +21,7 @@ use super::state::UUID_OWNER;
 use super::usage_rows::{UsageKey, UsageRow};
 use super::{EMPTY_FOR, NewEvent, NewSession, SessionChange, StateEntry, id, shared_audit, shared_owners};
 use crate::store::database::{
-    Database, Queries, TransactionError, is_of_conflict, is_of_connection, is_of_data, problem, unusable,
+    Database, PRESENT, Queries, TransactionError, is_of_conflict, is_of_connection, is_of_data, problem, unusable,
 };
 use crate::store::notifications::NotifySender;
 use crate::store::sealing::StoreKey;
@@ -107,14 +107,14 @@ impl SessionWrites for SharedWrites {
         }
     }
 
-    fn hold(&mut self, sessions: &[String], until: u64) -> Result<(), StoreError> {
-        let until = number(until);
+    fn hold(&mut self, sessions: &[String]) -> Result<(), StoreError> {
+        let lease = number(LEASE_TIME);
         self.database.write(|queries| {
             // The same order as in `lock_sessions`.
             let lock = "SELECT key FROM session WHERE id = ANY ($1::text[]) ORDER BY id FOR UPDATE";
             queries.query(lock, &[&sessions])?;
-            let update = "UPDATE session SET busy_until = greatest(busy_until, $2) WHERE id = ANY ($1::text[])";
-            queries.execute(update, &[&sessions, &until]).map(drop)
+            let update = format!("UPDATE session SET busy_until = ({PRESENT}) + $2 WHERE id = ANY ($1::text[])");
+            queries.execute(&update, &[&sessions, &lease]).map(drop)
         })
     }
 }
@@ -229,9 +229,9 @@ fn apply<C: GenericClient>(
             Ok(queries.query_opt(exists, &[&id, &principal])?.is_some())
         }
         Work::Hold => {
-            let update = "UPDATE session SET busy_until = greatest(busy_until, $3) WHERE id = $1 AND principal = $2";
-            let until = number(job.at.saturating_add(LEASE_TIME));
-            Ok(queries.execute(update, &[&id, &principal, &until])? == 1)
+            let update = format!("UPDATE session SET busy_until = ({PRESENT}) + $3 WHERE id = $1 AND principal = $2");
+            let lease = number(LEASE_TIME);
+            Ok(queries.execute(&update, &[&id, &principal, &lease])? == 1)
         }
         Work::Release => match &job.owner {
             Some(owned) => shared_owners::release(queries, owned),

@@ -5,9 +5,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use super::backend::{JobError, SessionWrites};
-use super::id;
 use super::job::{Job, Work};
-use super::leases::{LEASE_TIME, RENEWAL, RETRY, SessionLeases};
+use super::leases::{RENEWAL, RETRY, SessionLeases};
 use super::pending_jobs::PendingJobs;
 use crate::principal::Principal;
 use crate::store::StoreError;
@@ -89,7 +88,7 @@ impl SessionWriter {
         if open.is_empty() {
             return;
         }
-        if let Err(error) = self.writes.hold(&open, id::now().saturating_add(LEASE_TIME)) {
+        if let Err(error) = self.writes.hold(&open) {
             tracing::warn!(%error, "open sessions could not be marked yet; until then, retention may remove them");
             self.renewal = Instant::now() + RETRY;
         }
