@@ -442,7 +442,7 @@ fn explain_profile(
     json: bool,
     output: &mut CommandOutput,
 ) -> Result<u8, SandboxFailure> {
-    let layers = probe_layers(&context.program, &context.caches)?.clone().restricted(restriction);
+    let layers = probe_layers(&context.program, &context.caches)?.restricted(restriction);
     let protected = match protected_paths(&context.roots).as_slice() {
         [] => ProtectedState::Absent,
         _ => ProtectedState::Exist,

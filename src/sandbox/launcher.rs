@@ -85,7 +85,7 @@ impl SandboxLauncher {
     /// some milliseconds.
     pub fn enforces_fully(&self, profile: &SandboxProfile) -> bool {
         let Ok(layers) = probe_layers(&self.program, &self.caches) else { return false };
-        let layers = layers.clone().restricted(&self.restriction);
+        let layers = layers.restricted(&self.restriction);
         let has_all = [&layers.namespaces, &layers.landlock, &layers.seccomp].iter().all(|layer| layer.is_available());
         has_all && !explain(profile, &layers, ProtectedState::Absent).iter().any(ExplainedLine::is_unenforced)
     }

@@ -3,8 +3,8 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::OnceLock;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::cgroup::ControlGroup;
 use super::error::SandboxError;
@@ -12,6 +12,7 @@ use super::layers::{LayerState, Layers};
 use super::os_text::OsText;
 use super::setup::landlock_version;
 use super::wire::{self, Reply, Request};
+use crate::ids::random_uuid;
 use crate::process::HelperProcess;
 
 /// The argument with which `skein` runs as a sandbox process.
@@ -19,11 +20,43 @@ pub const SANDBOX_PROCESS_ARGUMENT: &str = "sandbox-process";
 /// A sandbox is ready within milliseconds; a hung mount must not block Skein for ever.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
 
-static LAYERS: OnceLock<Layers> = OnceLock::new();
+/// How long a probe counts that found no namespaces. The machine may have run out of them for a moment.
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Returns the layers if they were probed before.
-pub(super) fn known_layers() -> Option<&'static Layers> {
-    LAYERS.get()
+static LAYERS: Mutex<KnownLayers> = Mutex::new(KnownLayers { last: None });
+
+/// What the last probe found.
+#[derive(Debug)]
+struct KnownLayers {
+    last: Option<(Layers, Instant)>,
+}
+
+impl KnownLayers {
+    fn get(&self, now: Instant) -> Option<&Layers> {
+        let (layers, probed) = self.last.as_ref()?;
+        let lasts = layers.namespaces.is_available() || now.saturating_duration_since(*probed) < RETRY_INTERVAL;
+        lasts.then_some(layers)
+    }
+
+    /// Keeps what a probe found, and returns what counts: namespaces that another probe has found stay.
+    fn put(&mut self, layers: Layers, now: Instant) -> Layers {
+        match self.get(now) {
+            Some(known) if known.namespaces.is_available() => known.clone(),
+            Some(_) | None => {
+                self.last = Some((layers.clone(), now));
+                layers
+            }
+        }
+    }
+}
+
+fn lock_layers() -> MutexGuard<'static, KnownLayers> {
+    LAYERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the layers if they were probed before, and the machine may not have got namespaces since.
+pub(super) fn recall_layers() -> Option<Layers> {
+    lock_layers().get(Instant::now()).cloned()
 }
 
 /// Returns the layers of a machine on which namespaces work.
@@ -48,13 +81,14 @@ fn probe_cgroup() -> LayerState {
     }
 }
 
-/// Returns the layers of this machine, found by using them. Probes once per process. `program` is `skein`; `scratch` is
-/// a folder for temporary files.
-pub fn probe_layers(program: &Path, scratch: &Path) -> Result<&'static Layers, SandboxError> {
-    if let Some(layers) = LAYERS.get() {
+/// Returns the layers of this machine, found by using them. Probes once per process, and again after some time while
+/// there are no namespaces. `program` is `skein`; `scratch` is a folder for temporary files.
+pub fn probe_layers(program: &Path, scratch: &Path) -> Result<Layers, SandboxError> {
+    if let Some(layers) = recall_layers() {
         return Ok(layers);
     }
-    let folder = scratch.join(format!("probe-{}", std::process::id()));
+    // Several probes may run at once.
+    let folder = scratch.join(format!("probe-{}-{}", std::process::id(), random_uuid()));
     let probe = || {
         let (socket, mut helper) = launch(program)?;
         let exchange = || {
@@ -77,7 +111,8 @@ pub fn probe_layers(program: &Path, scratch: &Path) -> Result<&'static Layers, S
     };
     let layers = probe();
     drop(std::fs::remove_dir_all(&folder));
-    Ok(LAYERS.get_or_init(|| layers.unwrap_or_else(|error| Layers::none(&error.to_string()))))
+    let layers = layers.unwrap_or_else(|error| Layers::none(&error.to_string()));
+    Ok(lock_layers().put(layers, Instant::now()))
 }
 
 /// Starts a sandbox process, which waits for its first message.
@@ -93,4 +128,22 @@ pub(super) fn launch(program: &Path) -> Result<(UnixStream, HelperProcess), Sand
 
 pub(super) fn broken(problem: &str) -> SandboxError {
     SandboxError::Process { source: io::Error::other(problem.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_namespaces_counts_for_half_a_minute() {
+        let (mut known, now) = (KnownLayers { last: None }, Instant::now());
+        let (without, with) = (Layers::none("no space left"), Layers::complete());
+        assert_eq!(known.get(now), None);
+        assert_eq!(known.put(without.clone(), now), without);
+        assert_eq!(known.get(now + RETRY_INTERVAL / 2), Some(&without));
+        assert_eq!(known.get(now + RETRY_INTERVAL), None, "it is probed again");
+        assert_eq!(known.put(with.clone(), now + RETRY_INTERVAL), with);
+        assert_eq!(known.get(now + RETRY_INTERVAL * 100), Some(&with), "what works stays known");
+        assert_eq!(known.put(without, now + RETRY_INTERVAL * 101), with, "a slower probe does not undo it");
+    }
 }

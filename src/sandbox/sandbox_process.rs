@@ -33,7 +33,7 @@ use super::error::{SandboxError, SpawnError};
 use super::expand::{CacheFolder, ExpandedProfile, MountStamps, SandboxContext, expand, protected_paths};
 use super::explain::{ExplainedLine, ProtectedState, explain};
 use super::git::GitListeners;
-use super::layer_probe::{broken, known_layers, launch, likely_layers, probe_layers};
+use super::layer_probe::{broken, launch, likely_layers, probe_layers, recall_layers};
 use super::layers::{LayerRestriction, Layers};
 use super::path_refusals::{PathRefusal, PathRules};
 use super::plan::{LandlockRules, ResourceLimits, SandboxPlan, SocketRules};
@@ -119,13 +119,13 @@ impl SandboxProcess {
         restriction: &LayerRestriction,
     ) -> Result<Self, SandboxError> {
         // Usually the machine has every layer, and probing would take longer than the start.
-        match known_layers() {
-            Some(layers) => Self::start_with(profile, context, &layers.clone().restricted(restriction)),
+        match recall_layers() {
+            Some(layers) => Self::start_with(profile, context, &layers.restricted(restriction)),
             None => match Self::start_with(profile, context, &likely_layers().restricted(restriction)) {
                 Err(SandboxError::SetUp { layer, step, error }) => {
                     tracing::debug!(%layer, step, error, "a layer is missing");
                     let layers = probe_layers(&context.program, &context.caches)?;
-                    Self::start_with(profile, context, &layers.clone().restricted(restriction))
+                    Self::start_with(profile, context, &layers.restricted(restriction))
                 }
                 result => result,
             },

@@ -28,7 +28,7 @@ impl SandboxMachine {
             [] => ProtectedState::Absent,
             _ => ProtectedState::Exist,
         };
-        Ok(Self { layers: layers.clone().restricted(&restriction), protected })
+        Ok(Self { layers: layers.restricted(&restriction), protected })
     }
 
     /// Returns the lines of a profile that this machine does not enforce.
