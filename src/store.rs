@@ -75,6 +75,8 @@ pub enum StoreError {
          move it away and a new one is made, or bring back a copy of it"
     )]
     Damaged { file: String, problem: String },
+    #[error("an import into {file} was interrupted or still runs; the next start of skein undoes an interrupted one")]
+    ImportInterrupted { file: String },
     #[error(
         "the store {file} was written by a newer skein (version {found}, this one knows {known}); \
          use that skein, or another data folder"
@@ -224,11 +226,13 @@ fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
 
 fn examine_one(path: &Path, schema: &Schema) -> Result<(), StoreError> {
     let file = || path.display().to_string();
+    // Only an import has this journal. The file itself may then have a part of the import, and looks damaged.
+    if has_journal(path, "-journal") {
+        return Err(StoreError::ImportInterrupted { file: file() });
+    }
     let looked = || -> rusqlite::Result<(State, String)> {
         // If the journal is empty, `immutable=1` keeps SQLite from creating journal files next to the database.
-        let mut journal = path.as_os_str().to_owned();
-        journal.push("-wal");
-        let quiet = std::fs::metadata(&journal).map_or(true, |metadata| metadata.len() == 0);
+        let quiet = !has_journal(path, "-wal");
         let escaped = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
         let address = format!("file:{escaped}{}", if quiet { "?immutable=1" } else { "" });
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -246,6 +250,13 @@ fn examine_one(path: &Path, schema: &Schema) -> Result<(), StoreError> {
         (_, whole) if whole != "ok" => Err(StoreError::Damaged { file: file(), problem: whole }),
         _ => Ok(()),
     }
+}
+
+/// Returns whether a journal of a database has content.
+fn has_journal(path: &Path, suffix: &str) -> bool {
+    let mut journal = path.as_os_str().to_owned();
+    journal.push(suffix);
+    std::fs::metadata(&journal).is_ok_and(|metadata| metadata.len() > 0)
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {

@@ -200,3 +200,34 @@ async fn a_folder_is_in_use_until_its_last_session_goes() {
         assert_eq!(store.sessions.has_folder(Path::new("/own")).await.unwrap(), in_use);
     }
 }
+
+/// The files are copied in the middle of a transaction, which leaves what `kill -9` leaves.
+#[tokio::test]
+async fn an_interrupted_import_is_no_damage_and_is_undone() {
+    let store = store();
+    session_with(&store.sessions, "/here", &["word"]).await;
+    let (origin, folder) = (store.folder, tempfile::tempdir().unwrap());
+    drop(store.sessions);
+    let file = origin.path().join("sessions.db");
+    let connection = Connection::open(&file).unwrap();
+    connection.pragma_update(None, "journal_mode", "delete").unwrap();
+    // With such a small cache, the file gets a part of the transaction before its end.
+    connection.pragma_update(None, "cache_size", 5).unwrap();
+    connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let insert = "INSERT INTO event (session, seq, at, kind, body, text)
+        SELECT key, ?1, 0, 'message', hex(randomblob(2000)), NULL FROM session";
+    for seq in 1_000..1_200 {
+        assert_eq!(connection.execute(insert, [seq]).unwrap(), 1);
+    }
+    for name in ["sessions.db", "sessions.db-journal"] {
+        std::fs::copy(origin.path().join(name), folder.path().join(name)).unwrap();
+    }
+    drop(connection);
+    let found = crate::store::examine(folder.path());
+    assert!(matches!(found.as_slice(), [StoreError::ImportInterrupted { .. }]), "{found:?}");
+    drop(SessionStore::open(folder.path()).unwrap());
+    assert_eq!(crate::store::examine(folder.path()).len(), 0, "the next start undoes it");
+    let count = "SELECT count(*) FROM event WHERE seq >= 1000";
+    let connection = Connection::open(folder.path().join("sessions.db")).unwrap();
+    assert_eq!(connection.query_row(count, [], |row| row.get::<_, i64>(0)).unwrap(), 0);
+}

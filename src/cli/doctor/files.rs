@@ -38,6 +38,9 @@ pub(super) fn check(folders: &Folders, found: &mut Findings) {
     for error in store::examine(&folders.data) {
         let fix = match error {
             store::StoreError::Newer { .. } => "use the newer skein, or name another folder in SKEIN_DATA_DIR",
+            store::StoreError::ImportInterrupted { .. } => {
+                "wait for a running import; otherwise run `skein sessions list`, then import again"
+            }
             _ => "move it away and a new one is made, or bring back a copy of it",
         };
         found.error(error.to_string(), folders.data.display().to_string(), fix);
