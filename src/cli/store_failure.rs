@@ -55,9 +55,36 @@ pub(super) fn store_failure(error: &StoreError) -> CommandError {
         StoreError::OldProgram { .. } => {
             CommandError::work(display_line(&error.to_string()), "update this Skein, or use another database")
         }
+        StoreError::Unusable { file, .. } if is_database(file) => CommandError::work(
+            display_line(&error.to_string()),
+            "check that the database accepts writes, such as no standby, and the rights of its user on the tables",
+        ),
         _ => CommandError::work(
             display_line(&error.to_string()),
             "sessions are in the folder that SKEIN_DATA_DIR or XDG_DATA_HOME names",
         ),
+    }
+}
+
+/// Returns whether an error names the address of a database, and no file.
+fn is_database(store: &str) -> bool {
+    store.starts_with("postgres://") || store.starts_with("postgresql://")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_for_a_database_names_no_folder() {
+        let help = |store: &str| {
+            let problem = "cannot execute INSERT in a read-only transaction".to_owned();
+            format!("{:?}", store_failure(&StoreError::Unusable { file: store.to_owned(), problem }))
+        };
+        for address in ["postgres://ann@db/skein", "postgresql://ann@db/skein"] {
+            let help = help(address);
+            assert!(help.contains("accepts writes") && !help.contains("SKEIN_DATA_DIR"), "{help}");
+        }
+        assert!(help("/data/sessions.db").contains("SKEIN_DATA_DIR"));
     }
 }

@@ -23,24 +23,35 @@ pub enum SandboxError {
     },
     #[error("sandboxes need Linux")]
     OtherSystem,
+    /// In a remote session, where no config can weaken the sandbox.
+    #[error(transparent)]
+    Remote(Box<SandboxError>),
 }
 
 impl SandboxError {
     /// Returns the next step for the user.
     pub fn help(&self) -> String {
-        let without = "or set `sandbox.enforce: preferred` in your config to use the layers that this machine has";
+        self.help_with("; or set `sandbox.enforce: preferred` in your config to use the layers that this machine has")
+    }
+
+    /// Returns the next step. `otherwise` is the way that weakens the sandbox, if there is one.
+    fn help_with(&self, otherwise: &str) -> String {
         match self {
+            SandboxError::Remote(error) => error.help_with(""),
             SandboxError::Refused { lines } => {
                 let layer = lines.iter().find_map(|line| match &line.enforcement {
                     LineEnforcement::Missing { layer, .. } => Some(*layer),
                     LineEnforcement::By(_) | LineEnforcement::Nothing(_) => None,
                 });
-                layer.map_or_else(|| without.to_owned(), |layer| format!("{}; {without}", layer_help(layer)))
+                layer.map_or_else(
+                    || format!("see `skein doctor`{otherwise}"),
+                    |layer| format!("{}{otherwise}", layer_help(layer)),
+                )
             }
-            SandboxError::SetUp { layer, .. } => format!("{}; {without}", layer_help(*layer)),
+            SandboxError::SetUp { layer, .. } => format!("{}{otherwise}", layer_help(*layer)),
             SandboxError::Expand(_) => "correct the `sandbox` section of the manifest or config".to_owned(),
             SandboxError::Process { .. } => "check the limits and the security policy Skein runs under".to_owned(),
-            SandboxError::OtherSystem => format!("use Linux, {without}"),
+            SandboxError::OtherSystem => format!("use Linux{otherwise}"),
         }
     }
 }
@@ -80,5 +91,23 @@ impl From<SpawnError> for io::Error {
             SpawnError::Ended { .. } => io::ErrorKind::BrokenPipe,
         };
         io::Error::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remote_session_gets_no_help_that_its_server_ignores() {
+        let refused = || SandboxError::SetUp {
+            layer: Layer::UserNamespace,
+            step: "make a user namespace".to_owned(),
+            error: "no space left".to_owned(),
+        };
+        let (local, remote) = (refused(), SandboxError::Remote(Box::new(refused())));
+        assert!(local.help().contains("enforce: preferred"), "{}", local.help());
+        assert!(!remote.help().contains("enforce") && local.help().starts_with(&remote.help()), "{}", remote.help());
+        assert_eq!(remote.to_string(), local.to_string());
     }
 }

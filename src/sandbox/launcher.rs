@@ -121,6 +121,7 @@ impl SandboxLauncher {
         profile: SandboxProfile,
         folders: SandboxFolders,
     ) -> Result<SandboxProcess, SandboxError> {
+        let is_remote = folders.visible.is_some();
         let context = self.context(folders);
         let restriction = self.restriction.clone();
         let span = WorkSpan::sandbox_start();
@@ -131,6 +132,6 @@ impl SandboxLauncher {
         if started.is_err() {
             span.fail("not_started");
         }
-        started
+        started.map_err(|error| if is_remote { SandboxError::Remote(Box::new(error)) } else { error })
     }
 }
