@@ -161,7 +161,11 @@ pub(super) async fn sweep(state: &ServerState, stop: &CancellationToken) {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(SWEEP_INTERVAL) => {}
         }
-        state.logins.sweep(Instant::now());
+        let now = Instant::now();
+        for cookie in state.logins.idle_cookies(now) {
+            end_stored(state, &cookie).await;
+        }
+        state.logins.sweep(now);
         let swept = state.parts.tokens.remove_logins(None, oldest_use()).await;
         drop(swept.inspect_err(|error| tracing::warn!(%error, "old logins of the console stay in the store")));
     }
@@ -228,6 +232,9 @@ async fn admit(state: &ServerState, mut request: Request) -> Result<Request, Res
 async fn find_login(state: &ServerState, cookie: &str, login_use: LoginUse) -> Option<Arc<Login>> {
     let now = Instant::now();
     let tokens = &state.parts.tokens;
+    if state.logins.is_idle(cookie, now) && end_stored(state, cookie).await {
+        return None;
+    }
     let login = match state.logins.find(cookie, login_use, now) {
         Some(login) => login,
         None => {
@@ -246,6 +253,16 @@ async fn find_login(state: &ServerState, cookie: &str, login_use: LoginUse) -> O
         drop(tokens.touch_login(cookie).await.inspect_err(log_problem));
     }
     check_stored(state, cookie, now).await.then_some(login)
+}
+
+/// Removes a login from the store that was not used for too long by the time of this process. By the clock it may be
+/// younger, if someone has set that back. Returns false if another replica may know of a later use.
+async fn end_stored(state: &ServerState, cookie: &str) -> bool {
+    if state.parts.replica.is_some() {
+        return false;
+    }
+    drop(state.parts.tokens.remove_logins(Some(cookie), oldest_use()).await.inspect_err(log_problem));
+    true
 }
 
 /// Returns whether a stored login is still valid, and ends it here if another replica has removed it. It stays valid

@@ -95,7 +95,11 @@ struct KnownLogin {
 
 impl KnownLogin {
     fn is_over(&self, now: Instant) -> bool {
-        self.login.token.ended.is_cancelled() || now.duration_since(self.used) >= IDLE_TIME
+        self.login.token.ended.is_cancelled() || self.is_idle(now)
+    }
+
+    fn is_idle(&self, now: Instant) -> bool {
+        now.duration_since(self.used) >= IDLE_TIME
     }
 }
 
@@ -132,7 +136,10 @@ impl LoginTable {
     ) -> Arc<Login> {
         let login = Arc::new(Login::new(token, csrf));
         let mut state = self.state();
-        state.remove_ended(now);
+        // Otherwise, logins that are over wait until they are removed from the store too.
+        if state.logins.len() >= MAX_LOGINS {
+            state.remove_ended(now);
+        }
         if state.logins.len() >= MAX_LOGINS {
             let oldest = state.logins.iter().min_by_key(|(_, known)| known.used).map(|(cookie, _)| cookie.clone());
             oldest.iter().for_each(|cookie| state.remove(cookie));
@@ -164,6 +171,17 @@ impl LoginTable {
             |known: &KnownLogin| Arc::strong_count(&known.login) > 1 && !known.login.token.grant.principal().is_local();
         let state = self.state();
         state.logins.iter().filter(|(_, known)| is_used(known)).map(|(cookie, _)| cookie.clone()).collect()
+    }
+
+    /// Returns the cookies that were not used for too long, and are still known.
+    pub(super) fn idle_cookies(&self, now: Instant) -> Vec<String> {
+        let state = self.state();
+        state.logins.iter().filter(|(_, known)| known.is_idle(now)).map(|(cookie, _)| cookie.clone()).collect()
+    }
+
+    /// Returns whether a cookie is known and was not used for too long.
+    pub(super) fn is_idle(&self, cookie: &str, now: Instant) -> bool {
+        self.state().logins.get(cookie).is_some_and(|known| known.is_idle(now))
     }
 
     /// Returns the login of a cookie. `None` if there is none, or it has ended.
@@ -278,6 +296,20 @@ mod tests {
         assert!(!login.ended.is_cancelled());
         assert!(table.find(&cookie, LoginUse::Active, now + half * 3).is_none(), "a passive request does not count");
         assert!(login.ended.is_cancelled());
+    }
+
+    #[test]
+    fn a_cookie_without_use_is_known_until_it_is_removed() {
+        let (table, now) = (LoginTable::default(), Instant::now());
+        let cookie = table.add(Arc::new(ActiveToken::local()), now).unwrap().0;
+        assert!(!table.is_idle(&cookie, now + IDLE_TIME / 2));
+        assert_eq!(table.idle_cookies(now + IDLE_TIME / 2), [""; 0]);
+        // Another login does not make it unknown, because the store may still have it.
+        let other = table.add(Arc::new(ActiveToken::local()), now + IDLE_TIME).unwrap().0;
+        assert!(table.is_idle(&cookie, now + IDLE_TIME) && !table.is_idle(&other, now + IDLE_TIME));
+        assert_eq!(table.idle_cookies(now + IDLE_TIME), [cookie.as_str()]);
+        table.sweep(now + IDLE_TIME);
+        assert!(!table.is_idle(&cookie, now + IDLE_TIME));
     }
 
     #[test]

@@ -69,9 +69,9 @@ impl TokenRows for FileRows {
         self.work(|connection| connection.prepare_cached(select)?.query_row(params![cookie, oldest], row).optional())
     }
 
-    fn remove_logins(&mut self, cookie: Option<&[u8]>, oldest: i64) -> Result<(), StoreError> {
-        let delete = "DELETE FROM login WHERE hash = ?1 OR used_at <= ?2";
-        self.work(|connection| connection.execute(delete, params![cookie, oldest])).map(drop)
+    fn remove_logins(&mut self, cookie: Option<&[u8]>, oldest: i64, latest: i64) -> Result<(), StoreError> {
+        let delete = "DELETE FROM login WHERE hash = ?1 OR used_at <= ?2 OR used_at > ?3";
+        self.work(|connection| connection.execute(delete, params![cookie, oldest, latest])).map(drop)
     }
 }
 

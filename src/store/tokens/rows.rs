@@ -66,6 +66,6 @@ pub(super) trait TokenRows: Send + std::fmt::Debug {
     /// Returns a login that was used after `oldest`.
     fn find_login(&mut self, cookie: &[u8], oldest: i64) -> Result<Option<LoginColumns>, StoreError>;
 
-    /// Removes the login of a cookie, and all that were last used at `oldest` or before.
-    fn remove_logins(&mut self, cookie: Option<&[u8]>, oldest: i64) -> Result<(), StoreError>;
+    /// Removes the login of a cookie, and all that were last used at `oldest` or before, or after `latest`.
+    fn remove_logins(&mut self, cookie: Option<&[u8]>, oldest: i64, latest: i64) -> Result<(), StoreError>;
 }

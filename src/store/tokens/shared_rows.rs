@@ -67,9 +67,9 @@ impl TokenRows for SharedRows {
         Ok(found.map(|row| LoginColumns { token: row.get(0), csrf: row.get(1), used_at: row.get(2) }))
     }
 
-    fn remove_logins(&mut self, cookie: Option<&[u8]>, oldest: i64) -> Result<(), StoreError> {
-        let delete = "DELETE FROM login WHERE hash = $1 OR used_at <= $2";
-        self.database.write(|queries| queries.execute(delete, &[&cookie, &oldest])).map(drop)
+    fn remove_logins(&mut self, cookie: Option<&[u8]>, oldest: i64, latest: i64) -> Result<(), StoreError> {
+        let delete = "DELETE FROM login WHERE hash = $1 OR used_at <= $2 OR used_at > $3";
+        self.database.write(|queries| queries.execute(delete, &[&cookie, &oldest, &latest])).map(drop)
     }
 }
 
