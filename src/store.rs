@@ -34,7 +34,7 @@ pub use ownership::{ReplicaId, SessionOwner};
 pub use place::StorePlace;
 pub use principal_data::{OpenSessionPolicy, RemovedPrincipal, remove_principal};
 pub use replica::{FilesMarker, ReadinessError, Replica, ReplicaPeer, ReplicaSettings};
-pub use retention::{RemovedSession, RetentionPolicy, remove_expired};
+pub use retention::{RemovedSession, RetentionPolicy, find_stored, remove_expired};
 pub use routes::{Correction, CorrectionStore};
 pub use sealing::StoreKey;
 pub use sessions::SpentAmount;

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio_util::sync::CancellationToken;
 
 use super::folders::Folders;
+use super::output::{CommandError, CommandOutput};
+use super::runtime::session_failure;
 use crate::diagnostic::has_errors;
 use crate::manifest::{self, Layer, Root};
 use crate::session::Sessions;
@@ -55,6 +57,11 @@ impl ClockWatch {
 /// Applies the policy now and every hour, until `ended` is cancelled. Reads the config each time. Leaves one time out
 /// after the clock has jumped: it may be wrong, and what it says about the age of sessions too.
 pub(super) async fn keep_applying(sessions: Sessions, place: StorePlace, folders: Folders, ended: CancellationToken) {
+    match sessions.finish_removals(&place).await {
+        Ok(0) => {}
+        Ok(count) => tracing::info!(count, "files of sessions were removed that a killed process had left"),
+        Err(error) => tracing::warn!(%error, "files of removed sessions could not be removed"),
+    }
     let mut watch = ClockWatch { wall: SystemTime::now(), steady: Instant::now() };
     loop {
         match watch.take_jump(SystemTime::now(), Instant::now()) {
@@ -69,6 +76,20 @@ pub(super) async fn keep_applying(sessions: Sessions, place: StorePlace, folders
             () = tokio::time::sleep(INTERVAL) => {}
         }
     }
+}
+
+/// Removes the files that a killed process left when it removed sessions.
+pub(super) fn finish_removals(
+    tokio: &tokio::runtime::Runtime,
+    sessions: &Sessions,
+    place: &StorePlace,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
+    let count = tokio.block_on(sessions.finish_removals(place)).map_err(|error| session_failure(&error))?;
+    if count > 0 {
+        output.note(&format!("removed the files of {count} sessions, which a killed process had left"));
+    }
+    Ok(())
 }
 
 async fn apply(sessions: &Sessions, place: &StorePlace, folders: &Folders) {

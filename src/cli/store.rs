@@ -152,6 +152,7 @@ fn prune(place: &StorePlace, folders: &Folders, output: &mut CommandOutput) -> R
     let tokio = async_runtime()?;
     let sessions = place.sessions().map_err(|error| store_failure(&error))?;
     let sessions = runtime::sessions(sessions, TurnLimits::default(), folders);
+    retention::finish_removals(&tokio, &sessions, place, output)?;
     let removed = tokio.block_on(sessions.remove_expired(place, policy)).map_err(|error| session_failure(&error))?;
     output.line(&format!("removed {removed} sessions"));
     Ok(())

@@ -2,6 +2,7 @@
 
 mod audit_log;
 mod removal;
+mod removal_record;
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, PoisonError};

@@ -60,15 +60,17 @@ const LOCK_OWNERS: &str = "SELECT 1 FROM ownership o JOIN session s ON s.id = o.
     ORDER BY o.session FOR UPDATE OF o";
 
 /// Removes everything of a principal from a store. It may wait for another process or the network, and must run on a
-/// blocking thread. Fails if a session is open and the policy refuses that; then nothing is removed.
+/// blocking thread. Fails if a session is open and the policy refuses that; then nothing is removed. `note` learns of the
+/// sessions before they are gone.
 pub fn remove_principal(
     place: &StorePlace,
     principal: &Principal,
     policy: OpenSessionPolicy,
+    note: &mut dyn FnMut(&[RemovedSession]),
 ) -> Result<RemovedPrincipal, StoreError> {
     match place.address() {
-        Some(address) => remove_from_database(address, principal, policy),
-        None => remove_from_files(place.data(), principal, policy),
+        Some(address) => remove_from_database(address, principal, policy, note),
+        None => remove_from_files(place.data(), principal, policy, note),
     }
 }
 
@@ -106,6 +108,7 @@ fn remove_from_database(
     address: &Arc<StoreAddress>,
     principal: &Principal,
     policy: OpenSessionPolicy,
+    note: &mut dyn FnMut(&[RemovedSession]),
 ) -> Result<RemovedPrincipal, StoreError> {
     let name = principal.name();
     Database::open(address)?.transact_with(|queries, fails| {
@@ -117,7 +120,9 @@ fn remove_from_database(
         let counted = queries.query_one(OPEN_ON_REPLICAS, &[&name, &now, &latest_mark(now)]);
         let open: i64 = counted.map_err(fails)?.get(0);
         check_open(principal, policy, open)?;
-        remove_rows(queries, name).map_err(fails)
+        let removed = remove_rows(queries, name).map_err(fails)?;
+        note(&removed.sessions);
+        Ok(removed)
     })
 }
 
@@ -143,6 +148,7 @@ fn remove_from_files(
     data: &Path,
     principal: &Principal,
     policy: OpenSessionPolicy,
+    note: &mut dyn FnMut(&[RemovedSession]),
 ) -> Result<RemovedPrincipal, StoreError> {
     let name = principal.name();
     let open = in_file(data, "sessions.db", &sessions::SCHEMA, |connection| count_open(connection, name, data))?;
@@ -156,7 +162,7 @@ fn remove_from_files(
         Ok(count)
     })?;
     let of_sessions = in_file(data, "sessions.db", &sessions::SCHEMA, |connection| {
-        let sessions = remove_sessions(connection, principal, policy, data)?;
+        let sessions = remove_sessions(connection, principal, policy, data, note)?;
         overwrite(connection, Some("event_words"))?;
         Ok(sessions)
     })?;
@@ -207,6 +213,7 @@ fn remove_sessions(
     principal: &Principal,
     policy: OpenSessionPolicy,
     data: &Path,
+    note: &mut dyn FnMut(&[RemovedSession]),
 ) -> rusqlite::Result<Result<Vec<RemovedSession>, StoreError>> {
     let name = principal.name();
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -227,6 +234,7 @@ fn remove_sessions(
     };
     transaction.execute(&sqlite_form(USAGE), [name])?;
     transaction.execute(&sqlite_form(PSEUDONYM), [name])?;
+    note(&removed);
     transaction.commit()?;
     Ok(Ok(removed))
 }

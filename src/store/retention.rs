@@ -58,20 +58,24 @@ const EXPIRED: &str = "SELECT f.key, f.id FROM (
 
 /// Removes what the policy does not keep, and returns it. One call removes a limited number of families in one
 /// transaction; the caller removes their files and calls again, until nothing is returned. It may wait for another
-/// process or the network, and must run on a blocking thread.
-pub fn remove_expired(place: &StorePlace, policy: RetentionPolicy) -> Result<Vec<RemovedSession>, StoreError> {
+/// process or the network, and must run on a blocking thread. `note` learns of the sessions before they are gone.
+pub fn remove_expired(
+    place: &StorePlace,
+    policy: RetentionPolicy,
+    note: &mut dyn FnMut(&[RemovedSession]),
+) -> Result<Vec<RemovedSession>, StoreError> {
     if policy == RetentionPolicy::default() {
         return Ok(Vec::new());
     }
     if let Some(address) = place.address() {
-        return remove_from_database(&mut Database::open(address)?, policy);
+        return remove_from_database(&mut Database::open(address)?, policy, note);
     }
     let file = place.data().join("sessions.db");
     if !file.exists() {
         return Ok(Vec::new());
     }
     let limits = Limits::new(policy, current_time());
-    let removed = remove_rows(&mut open(&file, &SCHEMA)?, limits, place.data());
+    let removed = remove_rows(&mut open(&file, &SCHEMA)?, limits, place.data(), note);
     removed.map_err(|error| failure(&file, &error))?
 }
 
@@ -104,6 +108,7 @@ fn remove_rows(
     connection: &mut Connection,
     limits: Limits,
     data: &Path,
+    note: &mut dyn FnMut(&[RemovedSession]),
 ) -> rusqlite::Result<Result<Vec<RemovedSession>, StoreError>> {
     // The transaction excludes other writers, so nothing is opened between the statements.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -141,8 +146,35 @@ fn remove_rows(
             }
         }
     }
+    note(&removed);
     transaction.commit()?;
     Ok(Ok(removed))
+}
+
+/// Returns those of the sessions that a store has, of any principal. It may wait for another process or the network, and
+/// must run on a blocking thread.
+pub fn find_stored(place: &StorePlace, ids: &[String]) -> Result<BTreeSet<String>, StoreError> {
+    if let Some(address) = place.address() {
+        let select = "SELECT id FROM session WHERE id = ANY ($1::text[])";
+        let rows = Database::open(address)?.read(|queries| queries.query(select, &[&ids]))?;
+        return Ok(rows.iter().map(|row| row.get(0)).collect());
+    }
+    let file = place.data().join("sessions.db");
+    if !file.exists() {
+        return Ok(BTreeSet::new());
+    }
+    let connection = open(&file, &SCHEMA)?;
+    let find = || -> rusqlite::Result<BTreeSet<String>> {
+        let mut select = connection.prepare("SELECT EXISTS (SELECT 1 FROM session WHERE id = ?1)")?;
+        let mut stored = BTreeSet::new();
+        for id in ids {
+            if select.query_row([id], |row| row.get(0))? {
+                stored.insert(id.clone());
+            }
+        }
+        Ok(stored)
+    };
+    find().map_err(|error| failure(&file, &error))
 }
 
 /// Returns the sessions that any process has open. Fails if this is not known.
@@ -174,7 +206,11 @@ const IN_USE: &str = "SELECT EXISTS (SELECT 1 FROM session s WHERE (s.id = $1 OR
 const REMOVE_FAMILY: &str = "DELETE FROM session WHERE id = $1 OR parent = $1 RETURNING id, cwd, files, parent";
 
 /// Removes a number of families from a database.
-fn remove_from_database(database: &mut Database, policy: RetentionPolicy) -> Result<Vec<RemovedSession>, StoreError> {
+fn remove_from_database(
+    database: &mut Database,
+    policy: RetentionPolicy,
+    note: &mut dyn FnMut(&[RemovedSession]),
+) -> Result<Vec<RemovedSession>, StoreError> {
     database.write(|queries| {
         let present: i64 = queries.query_one(PRESENT, &[])?.get(0);
         let limits = Limits::new(policy, u64::try_from(present).unwrap_or_default());
@@ -191,6 +227,7 @@ fn remove_from_database(database: &mut Database, policy: RetentionPolicy) -> Res
             found.extend(queries.query(REMOVE_FAMILY, &[&id])?.iter().map(read_session));
             queries.execute("DELETE FROM ownership WHERE session = $1", &[&id])?;
         }
+        note(&found);
         Ok(found)
     })
 }

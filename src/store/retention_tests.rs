@@ -37,7 +37,10 @@ impl Store {
 
     fn apply(&self, days: Option<u64>, count: Option<u32>) -> Vec<String> {
         let age = days.map(|days| Duration::from_secs(days * 24 * 60 * 60));
-        let removed = remove_expired(&StorePlace::files(self.folder.path()), RetentionPolicy { age, count }).unwrap();
+        let (place, mut noted) = (StorePlace::files(self.folder.path()), Vec::new());
+        let policy = RetentionPolicy { age, count };
+        let removed = remove_expired(&place, policy, &mut |removed| noted = removed.to_vec()).unwrap();
+        assert_eq!(noted, removed, "what goes is known before");
         let mut removed: Vec<_> = removed.into_iter().map(|session| session.id).collect();
         removed.sort();
         removed
@@ -112,7 +115,8 @@ async fn a_session_that_is_open_stays_when_the_clock_jumps() {
     let ahead = current_time() + 100 * 24 * 60 * 60 * 1_000;
     let policy = RetentionPolicy { age: Some(Duration::from_secs(90 * 24 * 60 * 60)), count: None };
     let mut connection = open(&store.folder.path().join("sessions.db"), &SCHEMA).unwrap();
-    let removed = remove_rows(&mut connection, Limits::new(policy, ahead), store.folder.path()).unwrap().unwrap();
+    let removed = remove_rows(&mut connection, Limits::new(policy, ahead), store.folder.path(), &mut |_| {});
+    let removed = removed.unwrap().unwrap();
     assert_eq!(removed.iter().map(|session| session.id.as_str()).collect::<Vec<_>>(), ["closed"]);
 }
 
