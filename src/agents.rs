@@ -39,6 +39,7 @@ pub use judge::ModelJudge;
 pub use metered_provider::MeteredProvider;
 pub use models::models;
 pub use recovery::RecoveryPolicy;
+pub use request_span::{EXTERNAL_PROVIDER, provider_name};
 pub use turn_types::{StopReason, TurnEnd, TurnInput, TurnLimits};
 
 use std::sync::Arc;

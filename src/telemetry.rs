@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use serde_json::Value;
 use tracing::field::Empty;
 use tracing::instrument::Instrumented;
 use tracing::{Instrument as _, Span};
@@ -15,6 +16,9 @@ use tracing::{Instrument as _, Span};
 pub const SPAN_TARGET: &str = "telemetry";
 /// The target of message content.
 pub const CONTENT_TARGET: &str = "telemetry::content";
+
+/// Maximum size of a text attribute, in bytes.
+pub const MAX_TEXT: usize = 64 << 10;
 
 /// A span that covers a piece of work and records how it ended.
 #[derive(Debug, Clone)]
@@ -26,14 +30,15 @@ impl WorkSpan {
         Self(tracing::info_span!(target: SPAN_TARGET, "session", "gen_ai.conversation.id" = id))
     }
 
-    /// Opens the span of a turn in this session.
-    pub fn turn(&self, id: &str, agent: &str, mode: &str) -> Self {
+    /// Opens the span of a turn in this session, with the provider of its model.
+    pub fn turn(&self, id: &str, agent: &str, mode: &str, provider: &str) -> Self {
         Self(tracing::info_span!(
             target: SPAN_TARGET,
             parent: &self.0,
             "turn",
             "otel.name" = format!("invoke_agent {agent}"),
             "gen_ai.operation.name" = "invoke_agent",
+            "gen_ai.provider.name" = provider,
             "gen_ai.agent.name" = agent,
             "skein.mode" = mode,
             "gen_ai.conversation.id" = id,
@@ -104,6 +109,11 @@ impl WorkSpan {
         self.0.record("error.type", kind);
     }
 
+    /// Names another provider than the one with which the span was opened.
+    pub fn record_provider(&self, provider: &str) {
+        self.0.record("gen_ai.provider.name", provider);
+    }
+
     pub fn record_tokens(&self, input: u64, output: u64, cached: u64) {
         self.0.record("gen_ai.usage.input_tokens", input);
         self.0.record("gen_ai.usage.output_tokens", output);
@@ -117,5 +127,87 @@ impl WorkSpan {
     /// Adds an attribute with text of users, models or tools. Computes it only if the user asked for message content.
     pub fn content(&self, key: &'static str, text: impl FnOnce() -> String) {
         tracing::info!(target: CONTENT_TARGET, parent: &self.0, key, value = text());
+    }
+}
+
+/// Returns a list as JSON that fits an attribute. The first elements are left out as far as needed. If the last one alone
+/// is too long, its texts are cut.
+pub fn fit_list(list: &[Value]) -> String {
+    let (mut kept, mut room) = (Vec::new(), MAX_TEXT - "[]".len());
+    for element in list.iter().rev() {
+        let text = element.to_string();
+        let Some(rest) = room.checked_sub(text.len() + ",".len()) else { break };
+        room = rest;
+        kept.push(text);
+    }
+    if let (true, Some(last)) = (kept.is_empty(), list.last()) {
+        kept.push(cut_to(last, room));
+    }
+    kept.reverse();
+    format!("[{}]", kept.join(","))
+}
+
+/// Returns a value as JSON that fits an attribute. If it is too long, its texts are cut.
+pub fn fit_value(value: &Value) -> String {
+    let text = value.to_string();
+    if text.len() <= MAX_TEXT { text } else { cut_to(value, MAX_TEXT) }
+}
+
+/// Returns a value as JSON of at most `room` bytes, with shorter texts. `{}` if that is not enough.
+fn cut_to(value: &Value, room: usize) -> String {
+    let limits = std::iter::successors(Some(room), |limit| Some(limit / 2).filter(|limit| *limit > 0));
+    let mut texts = limits.map(|limit| cut_texts(value, limit).to_string());
+    texts.find(|text| text.len() <= room).unwrap_or_else(|| "{}".to_owned())
+}
+
+fn cut_texts(value: &Value, limit: usize) -> Value {
+    match value {
+        Value::String(text) => Value::from(&text[..cut_point(text, limit)]),
+        Value::Array(list) => list.iter().map(|element| cut_texts(element, limit)).collect(),
+        Value::Object(fields) => fields.iter().map(|(key, field)| (key.clone(), cut_texts(field, limit))).collect(),
+        other => other.clone(),
+    }
+}
+
+/// Returns the end of the longest part of at most `limit` bytes that has whole characters.
+pub fn cut_point(text: &str, limit: usize) -> usize {
+    if text.len() <= limit {
+        return text.len();
+    }
+    (0..=limit).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(text: &str) -> Value {
+        assert!(text.len() <= MAX_TEXT, "{} bytes", text.len());
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_loses_its_first_elements() {
+        let message = |number: usize| json!({"role": "user", "parts": [{"content": "a\"".repeat(5_000)}], "n": number});
+        let list: Vec<_> = (0..20).map(message).collect();
+        let fitted = parse(&fit_list(&list));
+        let kept = fitted.as_array().unwrap();
+        assert!(kept.len() > 1 && kept.len() < list.len(), "{}", kept.len());
+        assert_eq!(kept.as_slice(), &list[list.len() - kept.len()..]);
+        assert_eq!(parse(&fit_list(&list[..2])), json!(list[..2]));
+        assert_eq!(fit_list(&[]), "[]");
+    }
+
+    #[test]
+    fn a_value_that_is_too_long_has_shorter_texts() {
+        let message = json!({"role": "user", "parts": [{"content": "ä".repeat(MAX_TEXT)}, {"content": "short"}]});
+        let fitted = parse(&fit_list(&[json!("earlier"), message.clone()]));
+        assert_eq!((&fitted[0]["role"], &fitted[0]["parts"][1]["content"]), (&json!("user"), &json!("short")));
+        assert!(fitted[0]["parts"][0]["content"].as_str().unwrap().len() > MAX_TEXT / 8);
+        assert_eq!(parse(&fit_value(&message))["parts"][1], fitted[0]["parts"][1]);
+        assert_eq!(fit_value(&json!({"a": 1})), "{\"a\":1}");
+        assert_eq!(fit_value(&json!(vec![1; MAX_TEXT])), "{}", "numbers cannot be cut");
     }
 }

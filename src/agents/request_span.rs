@@ -5,23 +5,36 @@ use serde_json::{Value, json};
 use crate::conversation::{Content, Message, MessagePart, Role, Usage};
 use crate::ids::ModelRef;
 use crate::llm::{LlmError, ModelRequest, ModelStop, Provider};
-use crate::telemetry::WorkSpan;
+use crate::telemetry::{WorkSpan, fit_list};
+
+/// The provider of external agents in spans.
+pub const EXTERNAL_PROVIDER: &str = "acp";
 
 /// Opens the span of a request. It has the messages only if the user asked for message content.
 pub(super) fn open_request_span(provider: &dyn Provider, request: &ModelRequest) -> WorkSpan {
-    let span = match provider.name() {
-        ModelRef::Hosted { provider, model } => WorkSpan::model_request(convention_name(provider), model),
-        ModelRef::Offline => WorkSpan::model_request("skein", "offline"),
+    let model = match provider.name() {
+        ModelRef::Hosted { model, .. } => model.as_str(),
+        ModelRef::Offline => "offline",
         // The path of a recording is a matter of the user.
-        ModelRef::Replay(_) => WorkSpan::model_request("skein", "replay"),
-        ModelRef::External(agent) => WorkSpan::model_request("acp", agent.as_str()),
-        ModelRef::Malformed(_) => WorkSpan::model_request("skein", "unknown"),
+        ModelRef::Replay(_) => "replay",
+        ModelRef::External(agent) => agent.as_str(),
+        ModelRef::Malformed(_) => "unknown",
     };
-    span.content("gen_ai.system_instructions", || json!([{"type": "text", "content": &*request.system}]).to_string());
+    let span = WorkSpan::model_request(provider_name(provider.name()), model);
+    span.content("gen_ai.system_instructions", || fit_list(&[json!({"type": "text", "content": &*request.system})]));
     span.content("gen_ai.input.messages", || {
-        Value::from_iter(request.messages.iter().map(|message| message_value(message))).to_string()
+        fit_list(&request.messages.iter().map(|message| message_value(message)).collect::<Vec<_>>())
     });
     span
+}
+
+/// Returns the name of a model's provider in the conventions of spans.
+pub fn provider_name(model: &ModelRef) -> &str {
+    match model {
+        ModelRef::Hosted { provider, .. } => convention_name(provider),
+        ModelRef::External(_) => EXTERNAL_PROVIDER,
+        ModelRef::Offline | ModelRef::Replay(_) | ModelRef::Malformed(_) => "skein",
+    }
 }
 
 /// Records a complete answer.
@@ -37,7 +50,7 @@ pub(super) fn record_reply(span: &WorkSpan, stop: ModelStop, usage: &Usage, part
     span.record_finish(reason);
     span.content("gen_ai.output.messages", || {
         let parts = Value::from_iter(parts.iter().map(part_value));
-        json!([{"role": "assistant", "parts": parts, "finish_reason": reason}]).to_string()
+        fit_list(&[json!({"role": "assistant", "parts": parts, "finish_reason": reason})])
     });
 }
 

@@ -10,7 +10,9 @@ use super::metrics::CountGuard;
 use super::recorder::SessionRecorder;
 use super::setup::SessionSetup;
 use super::{PromptError, Session, SessionSettings};
-use crate::agents::{Event, Exchange, History, Notifier, StopReason, TurnEnd, TurnInput};
+use crate::agents::{
+    EXTERNAL_PROVIDER, Event, Exchange, History, Notifier, StopReason, TurnEnd, TurnInput, provider_name,
+};
 use crate::checkpoint::SessionHold;
 use crate::conversation::{Content, Message, Usage};
 use crate::ids::ModeId;
@@ -123,8 +125,9 @@ impl PendingTurn {
     ) -> Result<TurnEnd, PromptError> {
         let metrics = Arc::clone(self.session.sessions().metrics());
         let mode = self.mode();
-        let span = self.session.span.turn(self.session.id(), mode.agent.as_str(), mode.mode.as_str());
-        let ended = span.run(self.run_to_end(opening, front, cancel)).await;
+        let provider = provider_name(&self.setup.choice.model);
+        let span = self.session.span.turn(self.session.id(), mode.agent.as_str(), mode.mode.as_str(), provider);
+        let ended = span.run(self.run_to_end(opening, front, cancel, &span)).await;
         metrics.count_turn(ended.as_ref().ok().map(|end| &end.ending));
         record_end(&span, ended.as_ref().ok());
         ended
@@ -135,6 +138,7 @@ impl PendingTurn {
         opening: TurnInput,
         front: Arc<dyn Notifier>,
         cancel: &CancellationToken,
+        span: &WorkSpan,
     ) -> Result<TurnEnd, PromptError> {
         let Self { session, hold, mut history, setup, mode, cleanup, permit, client_permit, counted } = self;
         let until_end = (cleanup, counted);
@@ -176,6 +180,7 @@ impl PendingTurn {
             keeper.before_change().await;
         }
         if is_external {
+            span.record_provider(EXTERNAL_PROVIDER);
             session.admit_work().await?;
         }
         let limited = cancel.child_token();

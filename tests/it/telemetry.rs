@@ -121,7 +121,12 @@ fn a_turn_is_a_trace_with_the_names_of_opentelemetry() {
         (&attributes["gen_ai.operation.name"], &attributes["gen_ai.agent.name"]),
         (&json!("invoke_agent"), &json!("goose"))
     );
-    assert_eq!(attributes["gen_ai.conversation.id"], session["attributes"]["gen_ai.conversation.id"]);
+    for span in [turn, request, call] {
+        let conversation = &span["attributes"]["gen_ai.conversation.id"];
+        assert!(conversation.is_string(), "{span:#}");
+        assert_eq!(*conversation, session["attributes"]["gen_ai.conversation.id"]);
+    }
+    assert_eq!(attributes["gen_ai.provider.name"], "openai");
     assert_eq!(attributes["gen_ai.response.finish_reasons"], json!(["stop"]));
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::Binding;
 use crate::ids::call_label;
-use crate::telemetry::WorkSpan;
+use crate::telemetry::{WorkSpan, fit_value};
 use crate::tool::{CallContext, ServiceError, ToolOutcome};
 
 impl Binding {
@@ -19,7 +19,7 @@ impl Binding {
         // A model may call a tool that does not exist, with a name of any text.
         let known = if self.tools.contains_key(name) { name } else { "unknown" };
         let span = WorkSpan::tool_call(known, context.id.as_deref().map(call_label).as_deref());
-        span.content("gen_ai.tool.call.arguments", || Value::Object(arguments.clone()).to_string());
+        span.content("gen_ai.tool.call.arguments", || fit_value(&Value::Object(arguments.clone())));
         let work = async {
             let outcome = self.call_once(name, arguments.clone(), context.clone()).await?;
             self.follow(name, arguments, context, outcome).await

@@ -15,10 +15,12 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::{AttributeValue, FinishedSpan};
 use crate::ids::random_uuid;
-use crate::telemetry::{CONTENT_TARGET, SPAN_TARGET};
+use crate::telemetry::{CONTENT_TARGET, MAX_TEXT, SPAN_TARGET, cut_point};
 
-/// Maximum size of a text attribute, in bytes.
-const MAX_TEXT: usize = 64 << 10;
+/// The attribute that the spans of a conversation share.
+const CONVERSATION: &str = "gen_ai.conversation.id";
+/// The attribute that spans of the conventions have.
+const OPERATION: &str = "gen_ai.operation.name";
 
 /// Turns spans into messages of the export.
 #[derive(Debug)]
@@ -37,6 +39,8 @@ struct OpenSpan {
     start: u64,
     /// The last time that its work paused or ended. `None` for a span that no work enters.
     last_exit: Option<u64>,
+    /// The conversation of this span, or of the next one around it that has one.
+    conversation: Option<AttributeValue>,
     fields: SpanFields,
 }
 
@@ -60,15 +64,19 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
         let Some(span) = context.span(id) else { return };
         let parent = span.parent().and_then(|parent| {
             let extensions = parent.extensions();
-            extensions.get::<OpenSpan>().map(|open| (open.trace, open.id))
+            extensions.get::<OpenSpan>().map(|open| (open.trace, open.id, open.conversation.clone()))
         });
-        let (trace, parent) = match parent {
-            Some((trace, id)) => (trace, Some(id)),
-            None => (random_bytes(), None),
+        let (trace, parent, around) = match parent {
+            Some((trace, id, conversation)) => (trace, Some(id), conversation),
+            None => (random_bytes(), None, None),
         };
         let mut fields = SpanFields::default();
         attributes.record(&mut fields);
-        let open = OpenSpan { trace, id: random_id(), parent, start: now(), last_exit: None, fields };
+        let conversation = fields.get(CONVERSATION).cloned().or(around);
+        if let Some(conversation) = conversation.clone().filter(|_| fields.get(OPERATION).is_some()) {
+            fields.put(CONVERSATION, conversation);
+        }
+        let open = OpenSpan { trace, id: random_id(), parent, start: now(), last_exit: None, conversation, fields };
         span.extensions_mut().insert(open);
     }
 
@@ -99,9 +107,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let Some(span) = context.span(&id) else { return };
-        let Some(OpenSpan { trace, id, parent, start, last_exit, mut fields }) = span.extensions_mut().remove() else {
-            return;
-        };
+        let Some(open) = span.extensions_mut().remove() else { return };
+        let OpenSpan { trace, id, parent, start, last_exit, mut fields, conversation: _ } = open;
         let name = match fields.take("otel.name") {
             Some(AttributeValue::Text(name)) => name,
             _ => span.name().to_owned(),
@@ -132,18 +139,14 @@ impl SpanFields {
         }
     }
 
+    fn get(&self, key: &str) -> Option<&AttributeValue> {
+        self.0.iter().find(|(existing, _)| existing == key).map(|(_, value)| value)
+    }
+
     fn take(&mut self, key: &str) -> Option<AttributeValue> {
         let index = self.0.iter().position(|(existing, _)| existing == key)?;
         Some(self.0.remove(index).1)
     }
-}
-
-/// Returns the end of the longest part of at most `limit` bytes that has whole characters.
-fn cut_point(text: &str, limit: usize) -> usize {
-    if text.len() <= limit {
-        return text.len();
-    }
-    (0..=limit).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default()
 }
 
 impl Visit for SpanFields {
@@ -229,7 +232,7 @@ mod tests {
     fn a_span_knows_its_parent_its_name_and_its_failure() {
         let (spans, _) = export(8, false, || {
             let session = WorkSpan::session("s");
-            let turn = session.turn("s", "goose", "assistant");
+            let turn = session.turn("s", "goose", "assistant", "openai");
             turn.record_tokens(3, 2, 1);
             turn.fail("cancelled");
         });
@@ -239,6 +242,34 @@ mod tests {
         assert_eq!((turn.failed, session.failed), (true, false));
         assert_eq!(value(turn, "gen_ai.usage.input_tokens"), Some(&AttributeValue::Integer(3)));
         assert_eq!(value(turn, "otel.name"), None);
+    }
+
+    #[test]
+    fn spans_of_a_turn_have_its_conversation_and_provider() {
+        let (spans, _) = export(8, false, || {
+            let turn = WorkSpan::session("s").turn("s", "goose", "assistant", "openai");
+            let work = async {
+                let call = WorkSpan::tool_call("delegate", None);
+                // What a call starts belongs to the same conversation, unless it says otherwise.
+                call.run(async { drop(WorkSpan::model_request("openai", "m")) }).await;
+                drop(WorkSpan::sandbox_start());
+            };
+            let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            tokio.block_on(turn.run(work));
+            turn.record_provider("acp");
+        });
+        let text = |text: &str| Some(AttributeValue::Text(text.to_owned()));
+        let conversations: Vec<_> =
+            spans.iter().map(|span| (span.name.as_str(), value(span, CONVERSATION).cloned())).collect();
+        let expected = [
+            ("chat m", text("s")),
+            ("start_sandbox", None),
+            ("execute_tool delegate", text("s")),
+            ("invoke_agent goose", text("s")),
+            ("session", text("s")),
+        ];
+        assert_eq!(conversations, expected);
+        assert_eq!(value(&spans[3], "gen_ai.provider.name").cloned(), text("acp"));
     }
 
     #[test]
