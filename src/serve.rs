@@ -22,6 +22,7 @@ mod metrics;
 mod oidc;
 mod peers;
 mod protected_resource;
+mod readiness;
 mod replica_headers;
 mod rest;
 mod runs;
@@ -70,6 +71,7 @@ use hosts::HostFilter;
 use listener::Listener;
 use mcp::McpEndpoints;
 use metrics::ServerMetrics;
+use readiness::FolderCheck;
 use runs::RunTable;
 use tls::TlsSettings;
 
@@ -77,8 +79,6 @@ use tls::TlsSettings;
 const DRAIN_POLL: Duration = Duration::from_millis(50);
 /// How long connections may take to end after the running turns have ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the check of the shared folder may take.
-const READY_TIMEOUT: Duration = Duration::from_secs(1);
 /// The media type of metrics.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -153,6 +153,8 @@ struct ServerState {
     acp: AcpConnections,
     mcp: McpEndpoints,
     runs: RunTable,
+    /// The check of the shared folder, for `/readyz`.
+    folder_check: FolderCheck,
     /// The logins of the console.
     logins: LoginTable,
     /// The one place for an evaluation of the router, which keeps a core busy.
@@ -224,6 +226,7 @@ impl HttpFrontEnd {
             acp: AcpConnections::new(settings.connections),
             mcp: McpEndpoints::default(),
             runs: RunTable::default(),
+            folder_check: FolderCheck::default(),
             logins: LoginTable::default(),
             evaluation: Arc::new(Semaphore::new(1)),
             client_addresses: settings.client_addresses,
@@ -339,7 +342,7 @@ fn adopt(socket: std::net::TcpListener, address: SocketAddr) -> Result<TcpListen
 fn router(state: &Arc<ServerState>) -> Router {
     Router::new()
         .route("/healthz", get(health))
-        .route("/readyz", get(readiness))
+        .route("/readyz", get(readiness::answer))
         .route("/metrics", get(report))
         .route("/agents", get(agents::list))
         .route("/acp", any(acp_http::answer))
@@ -368,28 +371,6 @@ fn metrics_router(state: &Arc<ServerState>) -> Router {
 
 async fn health() -> &'static str {
     "ok\n"
-}
-
-async fn readiness(State(state): State<Arc<ServerState>>) -> Response {
-    if state.draining.is_cancelled() {
-        let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down\n");
-        return refusal.retry_after(30).into_response();
-    }
-    if let Some(parts) = &state.parts.replica {
-        let replica = parts.replica.clone();
-        // A volume of the network may not answer.
-        let checked = tokio::task::spawn_blocking(move || replica.check_readiness());
-        let problem = match tokio::time::timeout(READY_TIMEOUT, checked).await {
-            Ok(Ok(Ok(()))) => None,
-            Ok(Ok(Err(reason))) => Some(reason.to_string()),
-            Ok(Err(_)) | Err(_) => Some("the folder of --shared-dir does not answer".to_owned()),
-        };
-        if let Some(problem) = problem {
-            let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n"));
-            return refusal.retry_after(5).into_response();
-        }
-    }
-    "ready\n".into_response()
 }
 
 async fn report(State(state): State<Arc<ServerState>>) -> Response {
