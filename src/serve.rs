@@ -79,6 +79,8 @@ use tls::TlsSettings;
 const DRAIN_POLL: Duration = Duration::from_millis(50);
 /// How long connections may take to end after the running turns have ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections at once to the address of the metrics.
+const MAX_METRICS_CONNECTIONS: usize = 32;
 /// The media type of metrics.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -263,17 +265,18 @@ impl HttpFrontEnd {
     pub async fn run(self, stop: CancellationToken) {
         let Self { settings, state, tls, main, metrics, internal } = self;
         let (accepting, background) = (TaskScope::new(), TaskScope::new());
-        let places = Arc::new(Semaphore::new(settings.connections));
-        let listener = |socket, router| Listener {
+        let listener = |socket, router, places| Listener {
             socket,
             tls: tls.clone(),
             router,
             metrics: Arc::clone(&state.metrics),
-            places: Arc::clone(&places),
+            places: Arc::new(Semaphore::new(places)),
         };
-        accepting.spawn(listener(main, router(&state)).run(accepting.clone()));
+        accepting.spawn(listener(main, router(&state), settings.connections).run(accepting.clone()));
         if let Some(metrics) = metrics {
-            accepting.spawn(listener(metrics, metrics_router(&state)).run(accepting.clone()));
+            // Clients must not take the places of the monitoring.
+            let listener = listener(metrics, metrics_router(&state), MAX_METRICS_CONNECTIONS);
+            accepting.spawn(listener.run(accepting.clone()));
         }
         if let Some(socket) = internal {
             let (router, metrics) = (internal::router(&state), Arc::clone(&state.metrics));

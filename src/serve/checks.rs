@@ -26,8 +26,10 @@ pub(super) const MAX_BODY: usize = 16 << 20;
 const PART_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the rest of a body that is too large is read.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
+/// Says that the process runs. Also answered without a free place: a server with many clients must not be restarted.
+const HEALTH_PATH: &str = "/healthz";
 /// Paths that need no token. `/` leads to the console.
-const PUBLIC_PATHS: [&str; 4] = ["/", "/healthz", "/readyz", "/.well-known/agent-card.json"];
+const PUBLIC_PATHS: [&str; 4] = ["/", HEALTH_PATH, "/readyz", "/.well-known/agent-card.json"];
 /// The path of the console, which checks the cookie of its login instead of a token.
 const CONSOLE: &str = "/console";
 /// The answer to every request without a valid token, for any reason.
@@ -151,7 +153,7 @@ fn check_source(state: &ServerState, request: &Request) -> Result<(), Refusal> {
     if content_length(request).is_some_and(|length| length > MAX_BODY as u64) {
         return Err(Refusal::too_large(MAX_BODY));
     }
-    if arrival.capacity == Capacity::Exhausted {
+    if arrival.capacity == Capacity::Exhausted && request.uri().path() != HEALTH_PATH {
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many connections\n").retry_after(5));
     }
     Ok(())

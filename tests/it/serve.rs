@@ -209,11 +209,33 @@ fn too_many_connections_must_wait() {
     let open = server.connect();
     // The connection counts as soon as it is accepted.
     eventually("the second connection is refused", || {
-        let answer = server.request("GET", "/healthz", &[], "");
+        let answer = server.request("GET", "/readyz", &[], "");
         answer.status == 503 && answer.header("retry-after").is_some()
     });
     drop(open);
-    eventually("there is room again", || server.request("GET", "/healthz", &[], "").status == 200);
+    eventually("there is room again", || server.request("GET", "/readyz", &[], "").status == 200);
+}
+
+#[test]
+fn clients_leave_places_for_health_and_metrics() {
+    let sandbox = Sandbox::new();
+    let mut server = Server::start(&sandbox, &["--connections", "1", "--metrics-listen", "127.0.0.1:0"]);
+    let line = server.line();
+    let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
+    let _open = server.connect();
+    eventually("no place is free", || server.request("GET", "/readyz", &[], "").status == 503);
+    assert_eq!(server.request("GET", "/healthz", &[], "").status, 200, "the process runs");
+    let mut scraping = TcpStream::connect(&address).unwrap();
+    let request = format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    scraping.write_all(request.as_bytes()).unwrap();
+    assert_eq!(HttpAnswer::read(&mut scraping).status, 200);
+    // The metrics have limited places, too.
+    let _idle: Vec<_> = (0..32).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    eventually("the metrics are refused", || {
+        let mut refused = TcpStream::connect(&address).unwrap();
+        refused.write_all(request.as_bytes()).unwrap();
+        HttpAnswer::read(&mut refused).status == 503
+    });
 }
 
 #[test]
