@@ -143,12 +143,15 @@ pub(super) async fn answer(
         None => find_or_open(&state, &token, &key).await?,
     };
     let body = read_body(body).await?;
-    // An answer goes to the endpoint that waits for it.
-    let endpoint = state.mcp.find_waiting(&key, &body).unwrap_or(endpoint);
-    if state.draining.is_cancelled() && asks_for_work(&body) {
+    let is_draining = state.draining.is_cancelled();
+    // An answer goes to the endpoint that waits for it. Without an older one, there is only one that can.
+    let waiting = (is_draining || state.mcp.has_replaced()).then(|| state.mcp.find_waiting(&key, &body)).flatten();
+    // A turn that waits for an answer cannot end without it.
+    if is_draining && waiting.is_none() && asks_for_work(&body) {
         let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down\n");
         return Err(refusal.retry_after(RETRY_AFTER));
     }
+    let endpoint = waiting.unwrap_or(endpoint);
     // An endpoint may close while the body is read.
     let (endpoint, entered) = match endpoint.http.enter() {
         Some(entered) => (endpoint, entered),
@@ -254,12 +257,13 @@ impl McpEndpoints {
         self.find(key).filter(|endpoint| fits(endpoint)).or_else(older)
     }
 
-    /// Returns the endpoint in which a turn or a call waits for the answer in this body. `None` if there is none, or no
-    /// endpoint has an older plan.
+    /// Returns whether an endpoint has an older plan.
+    fn has_replaced(&self) -> bool {
+        !self.lock_replaced().is_empty()
+    }
+
+    /// Returns the endpoint in which a turn or a call waits for the answer in this body. `None` if there is none.
     fn find_waiting(&self, key: &EndpointKey, body: &[u8]) -> Option<Arc<McpEndpoint>> {
-        if self.lock_replaced().is_empty() {
-            return None;
-        }
         let message: Value = serde_json::from_slice(body).ok()?;
         let waiting = message["params"]["requestState"].as_str()?;
         self.find_with(key, |endpoint| match &endpoint.served {

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, GetPromptRequestParams, ProtocolVersion,
-    ReadResourceRequestParams,
+    CallToolRequestParams, CallToolResponse, CallToolResult, GetPromptRequestParams, InputRequiredResult,
+    ProtocolVersion, ReadResourceRequestParams,
 };
 use rmcp::service::RunningService;
 use rmcp::transport::StreamableHttpClientTransport;
@@ -444,6 +444,44 @@ async fn calls_that_wait_for_answers_are_limited() {
         matches!(ask(&other).await, Ok(CallToolResponse::InputRequired(_))),
         "another principal has its own places"
     );
+}
+
+/// Asks an agent that wants to write a file, in the newer era. Returns the questions and their state.
+async fn ask_writer(client: &Connected) -> InputRequiredResult {
+    match client.client.call_tool_once(write_it()).await {
+        Ok(CallToolResponse::InputRequired(required)) => required,
+        other => panic!("a question: {other:?}"),
+    }
+}
+
+fn write_it() -> CallToolRequestParams {
+    CallToolRequestParams::new("ask_coding_backend").with_arguments(arguments(json!({"prompt": "write it"})))
+}
+
+/// The request with the answers to questions.
+fn answered(required: &InputRequiredResult, answers: impl Fn(&str) -> Value) -> CallToolRequestParams {
+    let mut call = write_it();
+    call.request_state = required.request_state.clone();
+    let keys = required.input_requests.iter().flatten().map(|(key, _)| key.clone());
+    call.input_responses = Some(keys.map(|key| (key.clone(), answers(&key))).collect());
+    call
+}
+
+#[tokio::test]
+async fn a_question_can_be_answered_during_the_shutdown() {
+    let (sandbox, model) = (Sandbox::new(), writer());
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--drain", "10m"];
+    let mut server = Server::launch(model.offered_to(sandbox.command(&serve)));
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox), "--approval", "ask"]);
+    let client = Connected::open(&server, "/mcp/agents", &token, ProtocolVersion::V_2026_07_28).await;
+    let required = ask_writer(&client).await;
+    server.interrupt();
+    eventually("the shutdown has begun", || server.request("GET", "/readyz", &[], "").status == 503);
+    client.client.call_tool_once(write_it()).await.expect_err("no new turn begins");
+    let done = client.client.call_tool_once(answered(&required, |_| json!(accepts("allow")))).await;
+    assert!(matches!(&done, Ok(CallToolResponse::Complete(result)) if result.is_error == Some(false)), "{done:?}");
+    assert_eq!(read(sandbox.path("project/made.txt")), "made\n");
+    assert_eq!(server.wait(), 0, "the server does not wait for more");
 }
 
 /// A folder outside the roots is refused without a question, and the answer does not say whether it exists.
