@@ -32,6 +32,7 @@ use self::tools::AgentTools;
 use self::turn::BackgroundTurn;
 use crate::adapter::client_asker::{self as ask, ElicitationSupport, PendingQuestion, in_rounds};
 use crate::adapter::request_errors::refuse_request;
+use crate::adapter::suspension_slots::{PrincipalSlots, SuspensionSlot, SuspensionSlots};
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::ApprovalLevel;
@@ -57,6 +58,8 @@ pub struct McpServerConfig {
     /// Further folders below which sessions may work.
     pub roots: Vec<PathBuf>,
     pub approval: Option<ApprovalLevel>,
+    /// The places for turns that wait for answers of clients.
+    pub suspended: SuspensionSlots,
 }
 
 /// An MCP server with agents as tools. A cheap handle.
@@ -70,9 +73,17 @@ struct Inner {
     /// Runs the turns and the timeouts of `suspended`.
     scope: TaskScope,
     /// Turns and requests that wait for the client's answer, by the request state that the client returns with it.
-    suspended: Mutex<HashMap<String, PendingAnswer>>,
+    suspended: Mutex<HashMap<String, SuspendedRequest>>,
+    /// The places for what waits.
+    slots: PrincipalSlots,
     /// Counter that makes the keys of `suspended` unique.
     rounds: AtomicU64,
+}
+
+/// A turn or a request that waits.
+struct SuspendedRequest {
+    waiting: PendingAnswer,
+    _slot: SuspensionSlot,
 }
 
 enum PendingAnswer {
@@ -100,9 +111,10 @@ const FOLDER: &str = "folder";
 impl AgentMcpServer {
     /// Creates a server for the modes of the plan that `offers` accepts.
     pub fn new(front: McpServerConfig, plan: &Plan, offers: impl Fn(&ModeId) -> bool) -> Self {
-        let McpServerConfig { sessions, projects, orchestrator, cwd, roots, approval } = front;
+        let McpServerConfig { sessions, projects, orchestrator, cwd, roots, approval, suspended } = front;
         Self(Arc::new(Inner {
             tools: AgentTools::of(plan, offers),
+            slots: suspended.of(sessions.grant().principal().name()),
             sessions: OpenSessions::new(sessions, projects, cwd, &roots, approval),
             orchestrator,
             scope: TaskScope::new(),
@@ -127,7 +139,7 @@ impl AgentMcpServer {
         self.lock_suspended().contains_key(state)
     }
 
-    fn lock_suspended(&self) -> std::sync::MutexGuard<'_, HashMap<String, PendingAnswer>> {
+    fn lock_suspended(&self) -> std::sync::MutexGuard<'_, HashMap<String, SuspendedRequest>> {
         self.0.suspended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -142,7 +154,7 @@ impl AgentMcpServer {
         mode(&request.name)?;
         let mut request = request;
         if let Some(state) = request.request_state.take() {
-            let Some(waiting) = self.lock_suspended().remove(&state) else {
+            let Some(SuspendedRequest { waiting, .. }) = self.lock_suspended().remove(&state) else {
                 return Err(wrong(
                     "nothing waits for these answers any more: ask again, in the same session".to_owned(),
                 ));
@@ -175,7 +187,8 @@ impl AgentMcpServer {
             && let Some((asked, answer)) = ask::about_folder(folder, reach)
         {
             if in_rounds(context) {
-                return Ok(NextStep::Ask(self.wait_for_folder(request, folder.clone(), asked)));
+                let question = self.wait_for_folder(request, folder.clone(), asked);
+                return question.map(NextStep::Ask).map_err(TurnRefusal::Request);
             }
             asked.put(&context.peer).await;
             if ask::allows(answer.await.ok().flatten()) {
@@ -212,7 +225,7 @@ impl AgentMcpServer {
                 }
                 Some(asked) = turn.questions.recv() => {
                     if in_rounds(context) {
-                        return Ok(self.wait_for(turn, asked).into());
+                        return self.wait_for(turn, asked).map(Into::into);
                     }
                     answering.push(asked.put(&context.peer));
                 }
@@ -223,8 +236,9 @@ impl AgentMcpServer {
         Ok(outcome::of(&turn.session, ended.ok()).await.into())
     }
 
-    /// Suspends a turn until the client sends answers. Returns its questions.
-    fn wait_for(&self, mut turn: BackgroundTurn, first: PendingQuestion) -> InputRequiredResult {
+    /// Suspends a turn until the client sends answers. Returns its questions. Fails if too many turns wait, and ends
+    /// the turn then.
+    fn wait_for(&self, mut turn: BackgroundTurn, first: PendingQuestion) -> Result<InputRequiredResult, ErrorData> {
         let state = format!("{}.{}", turn.session.session.id(), self.0.rounds.fetch_add(1, Ordering::Relaxed));
         let mut asked = vec![first];
         asked.extend(std::iter::from_fn(|| turn.questions.try_recv().ok()));
@@ -234,28 +248,31 @@ impl AgentMcpServer {
             .iter()
             .map(|(key, asked)| (key.clone(), InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()))));
         let required = InputRequiredResult::new(Some(requests.collect()), Some(state.clone()));
-        self.keep(state, PendingAnswer::Turn { turn: Box::new(turn), asked });
-        required
+        self.keep(state, PendingAnswer::Turn { turn: Box::new(turn), asked })?;
+        Ok(required)
     }
 
-    /// Suspends a request until the client's user has answered about the folder. Returns the question.
+    /// Suspends a request until the client's user has answered about the folder. Returns the question. Fails if too
+    /// many requests wait.
     fn wait_for_folder(
         &self,
         request: CallToolRequestParams,
         folder: PathBuf,
         asked: PendingQuestion,
-    ) -> InputRequiredResult {
+    ) -> Result<InputRequiredResult, ErrorData> {
         let state = format!("{FOLDER}.{}", self.0.rounds.fetch_add(1, Ordering::Relaxed));
         let question = InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()));
         let required =
             InputRequiredResult::new(Some([(FOLDER.to_owned(), question)].into_iter().collect()), Some(state.clone()));
-        self.keep(state, PendingAnswer::Folder { request: Box::new(request), folder });
-        required
+        self.keep(state, PendingAnswer::Folder { request: Box::new(request), folder })?;
+        Ok(required)
     }
 
-    /// Keeps a suspended turn or request until the client answers or [`ANSWER_TIMEOUT`] has passed.
-    fn keep(&self, state: String, waiting: PendingAnswer) {
-        self.lock_suspended().insert(state.clone(), waiting);
+    /// Keeps a suspended turn or request until the client answers or [`ANSWER_TIMEOUT`] has passed. Fails if too many
+    /// wait. Dropping a turn cancels it.
+    fn keep(&self, state: String, waiting: PendingAnswer) -> Result<(), ErrorData> {
+        let slot = self.0.slots.acquire().map_err(|error| ErrorData::invalid_request(error.to_string(), None))?;
+        self.lock_suspended().insert(state.clone(), SuspendedRequest { waiting, _slot: slot });
         let (agents, cancelled) = (self.clone(), self.0.scope.cancelled().clone());
         self.0.scope.spawn(async move {
             tokio::select! {
@@ -266,6 +283,7 @@ impl AgentMcpServer {
             // Dropping a turn that was not resumed cancels it.
             drop(agents.lock_suspended().remove(&state));
         });
+        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ const MAX_TOTAL: usize = 1_000;
 
 /// Why a call cannot wait for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum SlotError {
+pub(crate) enum SlotError {
     #[error("{MAX_PER_PRINCIPAL} of your calls wait for answers: answer one of them, then call again")]
     Principal,
     #[error("{MAX_TOTAL} calls on this server wait for answers: call again later")]
@@ -28,7 +28,7 @@ pub struct SuspensionSlots {
 
 impl SuspensionSlots {
     /// Returns the places for one principal.
-    pub(super) fn of(&self, principal: &str) -> PrincipalSlots {
+    pub(crate) fn of(&self, principal: &str) -> PrincipalSlots {
         PrincipalSlots { all: self.clone(), principal: principal.to_owned() }
     }
 
@@ -39,14 +39,14 @@ impl SuspensionSlots {
 
 /// The places that the calls of one principal may take.
 #[derive(Debug, Clone)]
-pub(super) struct PrincipalSlots {
+pub(crate) struct PrincipalSlots {
     all: SuspensionSlots,
     principal: String,
 }
 
 impl PrincipalSlots {
     /// Takes a place. Fails if the principal or the server has none left.
-    pub(super) fn acquire(&self) -> Result<SuspensionSlot, SlotError> {
+    pub(crate) fn acquire(&self) -> Result<SuspensionSlot, SlotError> {
         let mut waiting = self.all.lock();
         if waiting.get(&self.principal).is_some_and(|count| *count >= MAX_PER_PRINCIPAL) {
             return Err(SlotError::Principal);
@@ -61,7 +61,7 @@ impl PrincipalSlots {
 
 /// The place of a call that waits. Dropping it makes the place free.
 #[derive(Debug)]
-pub(super) struct SuspensionSlot(PrincipalSlots);
+pub(crate) struct SuspensionSlot(PrincipalSlots);
 
 impl Drop for SuspensionSlot {
     fn drop(&mut self) {

@@ -321,6 +321,7 @@ impl McpEndpoint {
                     cwd: grant.limits().roots.first().unwrap_or(&state.parts.empty_folder).clone(),
                     roots: grant.limits().roots.clone(),
                     approval: parts.approval,
+                    suspended: state.mcp.suspended.clone(),
                 };
                 let agents = AgentMcpServer::new(config, project.broker.plan(), |_| true);
                 let http = HttpEndpoint::new(agents.clone());

@@ -484,6 +484,26 @@ async fn a_question_can_be_answered_during_the_shutdown() {
     assert_eq!(server.wait(), 0, "the server does not wait for more");
 }
 
+/// Turns that wait share the places of a principal with calls of tools.
+#[tokio::test]
+async fn turns_that_wait_for_answers_are_limited() {
+    let (sandbox, model) = (Sandbox::new(), writer());
+    let server = Server::launch(model.offered_to(sandbox.command(&["serve", "--listen", "127.0.0.1:0"])));
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox), "--approval", "ask"]);
+    let client = Connected::open(&server, "/mcp/agents", &token, ProtocolVersion::V_2026_07_28).await;
+    let mut waiting = Vec::new();
+    for _ in 0..32 {
+        waiting.push(ask_writer(&client).await);
+    }
+    let refused = client.client.call_tool_once(write_it()).await.expect_err("too many turns wait").to_string();
+    assert!(refused.contains("32 of your calls wait for answers: answer one of them"), "{refused}");
+    let line = "skein_sessions{state=\"running\"} 32\n";
+    eventually("the refused turn has ended", || server.get("/metrics", &token).body.contains(line));
+    let done = client.client.call_tool_once(answered(&waiting[0], |_| json!(accepts("allow")))).await;
+    assert!(matches!(done, Ok(CallToolResponse::Complete(_))), "{done:?}");
+    ask_writer(&client).await;
+}
+
 /// A folder outside the roots is refused without a question, and the answer does not say whether it exists.
 #[tokio::test]
 async fn agents_stay_below_the_roots_of_the_token() {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{McpArgs, serve};
+use crate::adapter::suspension_slots::SuspensionSlots;
 use crate::agents::TurnLimits;
 use crate::cli::environment::variable;
 use crate::cli::folders::Folders;
@@ -49,6 +50,7 @@ pub(super) fn run(
                 cwd: folders.cwd.clone(),
                 roots,
                 approval: global.approval,
+                suspended: SuspensionSlots::default(),
             };
             let served = AgentMcpServer::new(front, &plan, offers);
             let interrupt = started.interrupt();
