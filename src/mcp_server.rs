@@ -14,7 +14,6 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -30,7 +29,7 @@ use self::folders::RootError;
 use self::sessions::{OpenError, OpenSessions};
 use self::tools::AgentTools;
 use self::turn::BackgroundTurn;
-use crate::adapter::client_asker::{self as ask, ElicitationSupport, PendingQuestion, in_rounds};
+use crate::adapter::client_asker::{self as ask, ANSWER_TIMEOUT, ElicitationSupport, PendingQuestion, in_rounds};
 use crate::adapter::request_errors::refuse_request;
 use crate::adapter::suspension_slots::{PrincipalSlots, SuspensionSlot, SuspensionSlots};
 use crate::graph::Plan;
@@ -41,8 +40,6 @@ use crate::project::ProjectLoader;
 use crate::session::Sessions;
 use crate::task::TaskScope;
 
-/// How long a question that was returned as the result of a request waits for the request with the answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
 const ABOUT: &str = "The agents of Skein. Each tool asks one of them, in one way of working, and gives its answer when it \
                      is done. It knows the prompt, its session so far and related pieces of earlier sessions in its folder. It \
@@ -190,7 +187,7 @@ impl AgentMcpServer {
                 let question = self.wait_for_folder(request, folder.clone(), asked);
                 return question.map(NextStep::Ask).map_err(TurnRefusal::Request);
             }
-            asked.put(&context.peer).await;
+            asked.put(&context.peer, &context.ct).await;
             if ask::allows(answer.await.ok().flatten()) {
                 self.0.sessions.folders().allow(folder.clone());
                 opened = self.0.sessions.open(mode, &wanted).await;
@@ -209,6 +206,8 @@ impl AgentMcpServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let token = context.meta.get_progress_token();
+        // Cancelled when no question of the request needs an answer any more.
+        let questions_over = context.ct.child_token();
         let mut answering = FuturesUnordered::new();
         let ended = loop {
             tokio::select! {
@@ -227,12 +226,14 @@ impl AgentMcpServer {
                     if in_rounds(context) {
                         return self.wait_for(turn, asked).map(Into::into);
                     }
-                    answering.push(asked.put(&context.peer));
+                    answering.push(asked.put(&context.peer, &questions_over));
                 }
                 Some(()) = answering.next(), if !answering.is_empty() => {}
                 ended = &mut turn.ended => break ended,
             }
         };
+        questions_over.cancel();
+        while answering.next().await.is_some() {}
         Ok(outcome::of(&turn.session, ended.ok()).await.into())
     }
 

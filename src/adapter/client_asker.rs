@@ -4,16 +4,18 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rmcp::model::{
     ClientCapabilities, ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction,
     InputResponses, ProtocolVersion, ServerRequest,
 };
-use rmcp::service::RequestContext;
+use rmcp::service::{PeerRequestOptions, RequestContext, ServiceError};
 use rmcp::{Peer, RoleServer};
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use crate::broker::{RuleStore, RuleStoreError};
 use crate::tool::ask::{Asker, ExternalPermissionRequest, PermissionRequest, PermissionResponse};
@@ -31,6 +33,9 @@ const REFUSE_ALWAYS: &str = "reject in this session";
 /// Maximum number of bytes shown of a call's arguments; the question gives the number of bytes left out. The longest
 /// script of `run_script` has 16 kB, and more with its escapes.
 const ARGUMENTS: usize = 40 * 1024;
+
+/// How long a question waits for the answer of the client.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The kinds of elicitations that the client supports.
 #[derive(Debug, Clone, Copy, Default)]
@@ -54,10 +59,11 @@ pub(crate) struct PendingQuestion {
 }
 
 impl PendingQuestion {
-    /// Sends the question as a separate request to the client, and its response to the turn.
-    pub(crate) async fn put(self, client: &Peer<RoleServer>) {
+    /// Sends the question as a separate request to the client, and its response to the turn. Without a response for
+    /// [`ANSWER_TIMEOUT`], or when `over` is cancelled, cancels the question.
+    pub(crate) async fn put(self, client: &Peer<RoleServer>, over: &CancellationToken) {
         let request = ServerRequest::ElicitRequest(ElicitRequest::new(self.params));
-        let said = match client.send_request(request).await {
+        let said = match request_answer(request, client, over).await {
             Ok(ClientResult::ElicitResult(said)) => Some(said),
             Ok(_) => None,
             Err(error) => {
@@ -72,6 +78,26 @@ impl PendingQuestion {
     pub(crate) fn answer(self, said: Option<ElicitResult>) {
         drop(self.answer.send(said));
     }
+}
+
+/// Sends a request to the client and returns the answer.
+async fn request_answer(
+    request: ServerRequest,
+    client: &Peer<RoleServer>,
+    over: &CancellationToken,
+) -> Result<ClientResult, ServiceError> {
+    let mut asked = client.send_request_with_option(request, PeerRequestOptions::no_options()).await?;
+    let waiting = tokio::time::timeout(ANSWER_TIMEOUT, over.run_until_cancelled(&mut asked.rx));
+    let (reason, error) = match waiting.await {
+        Ok(Some(said)) => return said.unwrap_or(Err(ServiceError::TransportClosed)),
+        Ok(None) => {
+            let reason = "the request that needs the answer has ended";
+            (reason, ServiceError::Cancelled { reason: Some(reason.to_owned()) })
+        }
+        Err(_) => ("no answer came in time", ServiceError::Timeout { timeout: ANSWER_TIMEOUT }),
+    };
+    asked.cancel(Some(reason.to_owned())).await?;
+    Err(error)
 }
 
 /// Returns the answer to the question with this key. `None` if there is none.
@@ -306,6 +332,10 @@ fn question_text(question: &PermissionRequest) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rmcp::model::{CallToolRequestParams, CallToolResponse, CallToolResult};
+    use rmcp::{ErrorData, ServerHandler, ServiceExt as _};
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf};
+
     use super::*;
     use crate::tool::ask::PermissionOption;
 
@@ -376,6 +406,96 @@ mod tests {
         assert_eq!(got, None);
         let (got, asked) = said(ElicitationSupport::default(), accepted(json!({"answer": "Yes"})), put).await;
         assert_eq!((got, asked), (None, None), "a client that cannot ask is not asked");
+    }
+
+    /// A server whose only tool asks the user of the client.
+    #[derive(Clone)]
+    struct AskingServer;
+
+    impl ServerHandler for AskingServer {
+        async fn call_tool(
+            &self,
+            _: CallToolRequestParams,
+            context: RequestContext<RoleServer>,
+        ) -> Result<CallToolResponse, ErrorData> {
+            let (asked, answer) = about_folder(Path::new("/work"), FORMS).unwrap();
+            asked.put(&context.peer, &context.ct).await;
+            Ok(CallToolResult::structured(json!({"allows": allows(answer.await.unwrap())})).into())
+        }
+    }
+
+    /// A client of the older versions, which writes and reads lines itself.
+    struct LineClient {
+        lines: tokio::io::Lines<BufReader<ReadHalf<DuplexStream>>>,
+        to: WriteHalf<DuplexStream>,
+    }
+
+    impl LineClient {
+        async fn send(&mut self, message: Value) {
+            self.to.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+        }
+
+        async fn next(&mut self) -> Value {
+            serde_json::from_str(&self.lines.next_line().await.unwrap().unwrap()).unwrap()
+        }
+
+        /// Begins a connection and calls the tool. Returns the question.
+        async fn call(&mut self) -> Value {
+            let params = json!({"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}},
+                "clientInfo": {"name": "test", "version": "1"}});
+            self.send(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})).await;
+            self.next().await;
+            self.send(json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+            self.send(json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ask"}})).await;
+            self.next().await
+        }
+    }
+
+    /// Runs a client of a server that asks.
+    async fn with_server(client: impl AsyncFnOnce(&mut LineClient)) {
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let serving = async {
+            let server = AskingServer.serve(theirs).await.unwrap();
+            drop(server.waiting().await);
+        };
+        let (read, to) = tokio::io::split(ours);
+        let mut line_client = LineClient { lines: BufReader::new(read).lines(), to };
+        tokio::select! {
+            () = serving => panic!("the server has ended"),
+            () = client(&mut line_client) => {}
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_without_an_answer_ends_in_time() {
+        with_server(async |client| {
+            let begun = tokio::time::Instant::now();
+            let question = client.call().await;
+            assert_eq!(question["method"], "elicitation/create", "{question}");
+            let ended = client.next().await;
+            assert_eq!(ended["method"], "notifications/cancelled", "{ended}");
+            assert_eq!(ended["params"]["requestId"], question["id"], "{ended}");
+            assert!(begun.elapsed() >= ANSWER_TIMEOUT, "{:?}", begun.elapsed());
+            let result = client.next().await;
+            assert_eq!(result["result"]["structuredContent"], json!({"allows": false}), "{result}");
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cancelled_request_takes_its_question_back() {
+        with_server(async |client| {
+            let begun = tokio::time::Instant::now();
+            let question = client.call().await;
+            client
+                .send(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}))
+                .await;
+            let ended = client.next().await;
+            assert_eq!(ended["method"], "notifications/cancelled", "{ended}");
+            assert_eq!(ended["params"]["requestId"], question["id"], "{ended}");
+            assert!(begun.elapsed() < ANSWER_TIMEOUT, "{:?}", begun.elapsed());
+        })
+        .await;
     }
 
     fn elicitation(wanted: ElicitationKind) -> Elicitation {

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -17,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::call_results::refusal;
-use super::client_asker::{ElicitationSupport, McpAsker, PendingQuestion, in_rounds, response};
+use super::client_asker::{ANSWER_TIMEOUT, ElicitationSupport, McpAsker, PendingQuestion, in_rounds, response};
 use super::suspension_slots::{PrincipalSlots, SuspensionSlot};
 use crate::ids::random_uuid;
 use crate::task::TaskScope;
@@ -25,8 +24,6 @@ use crate::tool::{CallContext, CallProgress, ServiceError};
 
 /// Progress messages that are buffered for a slow client; when the buffer is full, further ones are dropped.
 pub(super) const PROGRESS_BUFFER: usize = 64;
-/// How long a question that was returned as the result of a request waits for the request with the answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The calls with a result of this type of the clients of one server. A cheap handle.
 pub(super) struct ClientCalls<T>(Arc<Inner<T>>);
@@ -159,6 +156,8 @@ impl<T: Send + 'static> ClientCalls<T> {
         context: &RequestContext<RoleServer>,
     ) -> Result<ClientAnswer<T>, ErrorData> {
         let token = context.meta.get_progress_token();
+        // Cancelled when no question of the request needs an answer any more.
+        let questions_over = context.ct.child_token();
         let mut answering = FuturesUnordered::new();
         let ended = loop {
             tokio::select! {
@@ -180,12 +179,14 @@ impl<T: Send + 'static> ClientCalls<T> {
                         let keys = (1..).map(|number| format!("question_{number}"));
                         return self.suspend(call, keys.zip(asked).collect());
                     }
-                    answering.push(asked.put(&context.peer));
+                    answering.push(asked.put(&context.peer, &questions_over));
                 }
                 Some(()) = answering.next(), if !answering.is_empty() => {}
                 ended = &mut call.ended => break ended,
             }
         };
+        questions_over.cancel();
+        while answering.next().await.is_some() {}
         let outcome = ended.unwrap_or(Err(ServiceError::Cancelled));
         outcome.map(ClientAnswer::Complete).map_err(|error| refusal(&error))
     }
