@@ -19,8 +19,8 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ElicitRequest, Implementation, InputRequest,
-    InputRequiredResult, InputResponses, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
-    ServerCapabilities, ServerConfig, Tool,
+    InputRequiredResult, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities,
+    ServerConfig, Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
@@ -39,7 +39,6 @@ use crate::orchestrator::Orchestrator;
 use crate::project::ProjectLoader;
 use crate::session::Sessions;
 use crate::task::TaskScope;
-
 
 const ABOUT: &str = "The agents of Skein. Each tool asks one of them, in one way of working, and gives its answer when it \
                      is done. It knows the prompt, its session so far and related pieces of earlier sessions in its folder. It \
@@ -79,6 +78,8 @@ struct Inner {
 
 /// A turn or a request that waits.
 struct SuspendedRequest {
+    /// The tool. The request with the answers must name the same.
+    tool: String,
     waiting: PendingAnswer,
     _slot: SuspensionSlot,
 }
@@ -92,6 +93,7 @@ enum PendingAnswer {
     Folder {
         request: Box<CallToolRequestParams>,
         folder: PathBuf,
+        asked: PendingQuestion,
     },
 }
 
@@ -147,27 +149,32 @@ impl AgentMcpServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<NextStep, TurnRefusal> {
         let wrong = |problem: String| TurnRefusal::Request(ErrorData::invalid_params(problem, None));
-        let mode = |name: &str| self.0.tools.mode(name).ok_or_else(|| wrong(format!("there is no tool `{name}`")));
-        mode(&request.name)?;
+        let mode = self.0.tools.mode(&request.name);
+        let mode = mode.ok_or_else(|| wrong(format!("there is no tool `{}`", request.name)))?;
         let mut request = request;
         if let Some(state) = request.request_state.take() {
-            let Some(SuspendedRequest { waiting, .. }) = self.lock_suspended().remove(&state) else {
-                return Err(wrong(
-                    "nothing waits for these answers any more: ask again, in the same session".to_owned(),
-                ));
-            };
+            let waiting = self.take(&state, &request.name).map_err(TurnRefusal::Request)?;
             let responses = request.input_responses.take().unwrap_or_default();
             match waiting {
                 PendingAnswer::Turn { turn, asked } => {
-                    return Ok(NextStep::Attend(give_answers(turn, asked, &responses)));
+                    let open = ask::give_answers(asked, &responses);
+                    if open.is_empty() {
+                        return Ok(NextStep::Attend(turn));
+                    }
+                    let question = self.wait_for_turn(request.name.to_string(), turn, open);
+                    return question.map(NextStep::Ask).map_err(TurnRefusal::Request);
                 }
-                PendingAnswer::Folder { request: first, folder } if ask::allows(ask::response(&responses, FOLDER)) => {
-                    self.0.sessions.folders().allow(folder);
-                    request = *first;
-                }
-                PendingAnswer::Folder { folder, .. } => {
-                    return Err(TurnRefusal::Work(RootError::Outside(folder).to_string()));
-                }
+                PendingAnswer::Folder { request: first, folder, asked } => match ask::response(&responses, FOLDER) {
+                    None => {
+                        let question = self.wait_for_folder(*first, folder, asked);
+                        return question.map(NextStep::Ask).map_err(TurnRefusal::Request);
+                    }
+                    said if ask::allows(said.clone()) => {
+                        self.0.sessions.folders().allow(folder);
+                        request = *first;
+                    }
+                    Some(_) => return Err(TurnRefusal::Work(RootError::Outside(folder).to_string())),
+                },
             }
         }
         let reach = ElicitationSupport::of(context.client_capabilities().unwrap_or_default());
@@ -177,8 +184,6 @@ impl AgentMcpServer {
         if wanted.prompt.trim().is_empty() {
             return Err(TurnRefusal::Work("the prompt is empty: say what to do".to_owned()));
         }
-        // `request` may now be the suspended one, and the request with the answer may name another tool.
-        let mode = mode(&request.name)?;
         let mut opened = self.0.sessions.open(mode, &wanted).await;
         if let Err(OpenError::Folder(RootError::Outside(folder))) = &opened
             && let Some((asked, answer)) = ask::about_folder(folder, reach)
@@ -202,7 +207,8 @@ impl AgentMcpServer {
     /// request, suspends the turn at the first question.
     async fn attend(
         &self,
-        mut turn: BackgroundTurn,
+        tool: String,
+        mut turn: Box<BackgroundTurn>,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let token = context.meta.get_progress_token();
@@ -224,7 +230,10 @@ impl AgentMcpServer {
                 }
                 Some(asked) = turn.questions.recv() => {
                     if in_rounds(context) {
-                        return self.wait_for(turn, asked).map(Into::into);
+                        let mut asked = vec![asked];
+                        asked.extend(std::iter::from_fn(|| turn.questions.try_recv().ok()));
+                        let keys = (1..).map(|number| format!("question_{number}"));
+                        return self.wait_for_turn(tool, turn, keys.zip(asked).collect()).map(Into::into);
                     }
                     answering.push(asked.put(&context.peer, &questions_over));
                 }
@@ -239,17 +248,18 @@ impl AgentMcpServer {
 
     /// Suspends a turn until the client sends answers. Returns its questions. Fails if too many turns wait, and ends
     /// the turn then.
-    fn wait_for(&self, mut turn: BackgroundTurn, first: PendingQuestion) -> Result<InputRequiredResult, ErrorData> {
+    fn wait_for_turn(
+        &self,
+        tool: String,
+        turn: Box<BackgroundTurn>,
+        asked: Vec<(String, PendingQuestion)>,
+    ) -> Result<InputRequiredResult, ErrorData> {
         let state = format!("{}.{}", turn.session.session.id(), self.0.rounds.fetch_add(1, Ordering::Relaxed));
-        let mut asked = vec![first];
-        asked.extend(std::iter::from_fn(|| turn.questions.try_recv().ok()));
-        let asked: Vec<_> =
-            asked.into_iter().enumerate().map(|(index, asked)| (format!("question_{}", index + 1), asked)).collect();
         let requests = asked
             .iter()
             .map(|(key, asked)| (key.clone(), InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()))));
         let required = InputRequiredResult::new(Some(requests.collect()), Some(state.clone()));
-        self.keep(state, PendingAnswer::Turn { turn: Box::new(turn), asked })?;
+        self.keep(state, tool, PendingAnswer::Turn { turn, asked })?;
         Ok(required)
     }
 
@@ -265,15 +275,16 @@ impl AgentMcpServer {
         let question = InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()));
         let required =
             InputRequiredResult::new(Some([(FOLDER.to_owned(), question)].into_iter().collect()), Some(state.clone()));
-        self.keep(state, PendingAnswer::Folder { request: Box::new(request), folder })?;
+        let tool = request.name.to_string();
+        self.keep(state, tool, PendingAnswer::Folder { request: Box::new(request), folder, asked })?;
         Ok(required)
     }
 
     /// Keeps a suspended turn or request until the client answers or [`ANSWER_TIMEOUT`] has passed. Fails if too many
     /// wait. Dropping a turn cancels it.
-    fn keep(&self, state: String, waiting: PendingAnswer) -> Result<(), ErrorData> {
+    fn keep(&self, state: String, tool: String, waiting: PendingAnswer) -> Result<(), ErrorData> {
         let slot = self.0.slots.acquire().map_err(|error| ErrorData::invalid_request(error.to_string(), None))?;
-        self.lock_suspended().insert(state.clone(), SuspendedRequest { waiting, _slot: slot });
+        self.lock_suspended().insert(state.clone(), SuspendedRequest { tool, waiting, _slot: slot });
         let (agents, cancelled) = (self.clone(), self.0.scope.cancelled().clone());
         self.0.scope.spawn(async move {
             tokio::select! {
@@ -286,18 +297,15 @@ impl AgentMcpServer {
         });
         Ok(())
     }
-}
 
-/// Passes the answers to the questions of a turn. Returns the turn.
-fn give_answers(
-    turn: Box<BackgroundTurn>,
-    asked: Vec<(String, PendingQuestion)>,
-    responses: &InputResponses,
-) -> Box<BackgroundTurn> {
-    for (key, asked) in asked {
-        asked.answer(ask::response(responses, &key));
+    /// Returns what waits for answers with this state. Fails if there is nothing, or it is of another tool.
+    fn take(&self, state: &str, tool: &str) -> Result<PendingAnswer, ErrorData> {
+        let mut suspended = self.lock_suspended();
+        let is_of_tool = suspended.get(state).is_some_and(|waiting| waiting.tool == tool);
+        let waiting = if is_of_tool { suspended.remove(state) } else { None };
+        let problem = "nothing waits for these answers any more: ask again, in the same session";
+        waiting.map(|suspended| suspended.waiting).ok_or_else(|| ErrorData::invalid_params(problem, None))
     }
-    turn
 }
 
 /// The reason why no turn was started.
@@ -332,8 +340,9 @@ impl ServerHandler for AgentMcpServer {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        let tool = request.name.to_string();
         match self.step(request, &context).await {
-            Ok(NextStep::Attend(turn)) => self.attend(*turn, &context).await,
+            Ok(NextStep::Attend(turn)) => self.attend(tool, turn, &context).await,
             Ok(NextStep::Ask(required)) => Ok(required.into()),
             Err(TurnRefusal::Work(problem)) => Ok(outcome::refusal_result(problem).into()),
             Err(TurnRefusal::Request(error)) => Err(error),

@@ -105,6 +105,21 @@ pub(crate) fn response(responses: &InputResponses, key: &str) -> Option<ElicitRe
     responses.get(key).and_then(|said| serde_json::from_value(said.clone()).ok())
 }
 
+/// Passes the answers of a client on. Returns the questions that have none.
+pub(crate) fn give_answers(
+    asked: Vec<(String, PendingQuestion)>,
+    responses: &InputResponses,
+) -> Vec<(String, PendingQuestion)> {
+    let mut open = Vec::new();
+    for (key, asked) in asked {
+        match response(responses, &key) {
+            Some(said) => asked.answer(Some(said)),
+            None => open.push((key, asked)),
+        }
+    }
+    open
+}
+
 /// Returns true if the client takes questions as the result of its request, not as requests from the server.
 pub(crate) fn in_rounds(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::call_results::refusal;
-use super::client_asker::{ANSWER_TIMEOUT, ElicitationSupport, McpAsker, PendingQuestion, in_rounds, response};
+use super::client_asker::{ANSWER_TIMEOUT, ElicitationSupport, McpAsker, PendingQuestion, give_answers, in_rounds};
 use super::suspension_slots::{PrincipalSlots, SuspensionSlot};
 use crate::ids::random_uuid;
 use crate::task::TaskScope;
@@ -227,18 +227,6 @@ impl<T> ClientCalls<T> {
     fn lock_suspended(&self) -> MutexGuard<'_, HashMap<String, SuspendedCall<T>>> {
         self.0.suspended.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Passes the answers of a client on. Returns the questions that have none.
-fn give_answers(asked: Vec<(String, PendingQuestion)>, responses: &InputResponses) -> Vec<(String, PendingQuestion)> {
-    let mut open = Vec::new();
-    for (key, asked) in asked {
-        match response(responses, &key) {
-            Some(said) => asked.answer(Some(said)),
-            None => open.push((key, asked)),
-        }
-    }
-    open
 }
 
 /// Runs a request. Cancels it when it must end, and waits until it has.

@@ -504,6 +504,32 @@ async fn turns_that_wait_for_answers_are_limited() {
     ask_writer(&client).await;
 }
 
+/// Answers belong to the tool that was called, and a question without an answer is asked again.
+#[tokio::test]
+async fn answers_to_an_agent_must_fit_its_questions() {
+    let (sandbox, model) = (Sandbox::new(), writer());
+    let server = Server::launch(model.offered_to(sandbox.command(&["serve", "--listen", "127.0.0.1:0"])));
+    let token = token(&sandbox, "a", &["--root", &root(&sandbox), "--approval", "ask"]);
+    let client = Connected::open(&server, "/mcp/agents", &token, ProtocolVersion::V_2026_07_28).await;
+    let required = ask_writer(&client).await;
+    let allow = |_: &str| json!(accepts("allow"));
+    let mut elsewhere = answered(&required, allow);
+    elsewhere.name = "ask_coding_qa".into();
+    let refused = client.client.call_tool_once(elsewhere).await.expect_err("another tool").to_string();
+    assert!(refused.contains("nothing waits for these answers"), "{refused}");
+    let mut empty = answered(&required, allow);
+    empty.input_responses = None;
+    let again = match client.client.call_tool_once(empty).await {
+        Ok(CallToolResponse::InputRequired(again)) => again,
+        other => panic!("the question again: {other:?}"),
+    };
+    assert_eq!(json!(again.input_requests), json!(required.input_requests));
+    assert!(!sandbox.path("project/made.txt").exists());
+    let done = client.client.call_tool_once(answered(&again, allow)).await;
+    assert!(matches!(&done, Ok(CallToolResponse::Complete(result)) if result.is_error == Some(false)), "{done:?}");
+    assert_eq!(read(sandbox.path("project/made.txt")), "made\n");
+}
+
 /// A folder outside the roots is refused without a question, and the answer does not say whether it exists.
 #[tokio::test]
 async fn agents_stay_below_the_roots_of_the_token() {
