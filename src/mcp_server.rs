@@ -26,7 +26,7 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 
 use self::folders::RootError;
-use self::sessions::{OpenError, OpenSessions};
+use self::sessions::{OpenError, OpenSession, OpenSessions};
 use self::tools::AgentTools;
 use self::turn::BackgroundTurn;
 use crate::adapter::client_asker::{self as ask, ANSWER_TIMEOUT, ElicitationSupport, PendingQuestion, in_rounds};
@@ -184,7 +184,7 @@ impl AgentMcpServer {
         if wanted.prompt.trim().is_empty() {
             return Err(TurnRefusal::Work("the prompt is empty: say what to do".to_owned()));
         }
-        let mut opened = self.0.sessions.open(mode, &wanted).await;
+        let mut opened = self.open_session(mode, &wanted, context).await?;
         if let Err(OpenError::Folder(RootError::Outside(folder))) = &opened
             && let Some((asked, answer)) = ask::about_folder(folder, reach)
         {
@@ -195,12 +195,23 @@ impl AgentMcpServer {
             asked.put(&context.peer, &context.ct).await;
             if ask::allows(answer.await.ok().flatten()) {
                 self.0.sessions.folders().allow(folder.clone());
-                opened = self.0.sessions.open(mode, &wanted).await;
+                opened = self.open_session(mode, &wanted, context).await?;
             }
         }
         let talk = opened.map_err(|error| TurnRefusal::Work(error.to_string()))?;
         let turn = BackgroundTurn::begin(talk, wanted.prompt, reach, &self.0.orchestrator, &self.0.scope);
         turn.map(|turn| NextStep::Attend(Box::new(turn))).map_err(|error| TurnRefusal::Work(error.to_string()))
+    }
+
+    /// Opens the session of a call. Fails if the client cancels the call before the session is open.
+    async fn open_session(
+        &self,
+        mode: &ModeId,
+        wanted: &tools::AskArguments,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Result<Arc<OpenSession>, OpenError>, TurnRefusal> {
+        let opened = context.ct.run_until_cancelled(self.0.sessions.open(mode, wanted)).await;
+        opened.ok_or_else(|| TurnRefusal::Work("the client cancelled the request".to_owned()))
     }
 
     /// Forwards progress and questions of a turn until it ends. If the client takes questions as the result of its

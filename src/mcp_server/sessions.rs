@@ -105,7 +105,7 @@ impl OpenSessions {
     }
 
     /// Opens the session that the arguments name, or a new one. Fails if its folder is not allowed, or if the named
-    /// session is unknown or has another mode or folder.
+    /// session is unknown or has another mode or folder. A call that is dropped leaves open sessions as they are.
     pub(super) async fn open(&self, mode: &ModeId, wanted: &AskArguments) -> Result<Arc<OpenSession>, OpenError> {
         let mut open = self.open.lock().await;
         // Another replica may have them.
@@ -119,12 +119,12 @@ impl OpenSessions {
         }
         let talk = match wanted.session.as_deref() {
             None => self.create(mode, self.place(wanted.cwd.as_deref()).await?).await?,
-            Some(id) => match open.iter().position(|talk| talk.session.id() == id) {
-                Some(place) => {
-                    let talk = check_match(open.remove(place), mode, wanted)
-                        .inspect_err(|(talk, _)| open.push(Arc::clone(talk)))
-                        .map_err(|(_, error)| error)?;
+            Some(id) => match open.iter().find(|talk| talk.session.id() == id).cloned() {
+                Some(talk) => {
+                    let cwd = SessionRoots::of(talk.session.context()).cwd;
+                    check(id, &talk.mode.to_string(), &cwd, mode, wanted)?;
                     self.reload(&talk).await;
+                    open.retain(|other| !Arc::ptr_eq(other, &talk));
                     talk
                 }
                 None => self.reopen(id, mode, wanted).await?,
@@ -231,20 +231,6 @@ fn open_session(launched: LaunchedSession, mode: &ModeId, asker: Arc<McpAsker>, 
 
 fn ports(asker: &Arc<McpAsker>) -> ClientPorts {
     ClientPorts { asker: Arc::clone(asker) as Arc<_>, editor: None }
-}
-
-/// Returns an open session if it fits the tool and its arguments. Otherwise returns it with the error.
-fn check_match(
-    talk: Arc<OpenSession>,
-    mode: &ModeId,
-    wanted: &AskArguments,
-) -> Result<Arc<OpenSession>, (Arc<OpenSession>, OpenError)> {
-    let checked =
-        check(talk.session.id(), &talk.mode.to_string(), &SessionRoots::of(talk.session.context()).cwd, mode, wanted);
-    match checked {
-        Ok(()) => Ok(talk),
-        Err(error) => Err((talk, error)),
-    }
 }
 
 fn check(id: &str, of: &str, cwd: &Path, mode: &ModeId, wanted: &AskArguments) -> Result<(), OpenError> {

@@ -299,6 +299,33 @@ fn cancelling_the_request_cancels_only_the_turn() {
     assert!(shown.stdout.contains("cancelled"), "{}", shown.stdout);
 }
 
+/// The question about a folder ends with the request.
+#[test]
+fn cancelling_the_request_ends_a_question_about_a_folder() {
+    let sandbox = Sandbox::new();
+    let model = parrot();
+    sandbox.write("other/a.txt", "a\n");
+    let mut client = Client::start(agents(&sandbox, &model, &[]));
+    let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}},
+        "clientInfo": {"name": "test", "version": "1"}});
+    client.result("initialize", hello);
+    client.notify("notifications/initialized", json!({}));
+    let arguments = json!({"prompt": "work elsewhere", "cwd": sandbox.path("other")});
+    let id = client.ask("tools/call", json!({"name": "ask_goose_planner", "arguments": arguments}));
+    let question = client.next();
+    assert_eq!(question["method"], "elicitation/create", "{question}");
+    client.notify("notifications/cancelled", json!({"requestId": id, "reason": "enough"}));
+    let ended = client.notified("notifications/cancelled");
+    assert_eq!(ended["params"]["requestId"], question["id"], "{ended}");
+    // An answer that comes too late changes nothing.
+    let late = json!({"action": "accept", "content": {"answer": "allow"}});
+    client.send_line(&json!({"jsonrpc": "2.0", "id": question["id"], "result": late}).to_string());
+    let on = client.call("ask_goose_planner", json!({"prompt": "hello"}));
+    assert_ne!(on["isError"], json!(true), "the client goes on: {on}");
+    let elsewhere = model.requests().iter().any(|request| asked(request).contains("elsewhere"));
+    assert!(!elsewhere, "the cancelled request began no turn");
+}
+
 #[test]
 fn sessions_work_side_by_side() {
     let sandbox = Sandbox::new();
