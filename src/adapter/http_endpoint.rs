@@ -1,7 +1,7 @@
 //! Serves an MCP server over streamable HTTP, for a front end that has checked each request and reads its body.
 //!
 //! Invariant: a session of the protocol ends when no request or stream has used it for the idle time, and with its
-//! endpoint. Another endpoint does not know it.
+//! endpoint. Another endpoint does not know it. The number of sessions has a limit.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -23,6 +23,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+/// Sessions of an endpoint.
+const MAX_SESSIONS: usize = 256;
+/// Seconds after which a client may try again to begin a session.
+const RETRY_AFTER: u64 = 30;
 /// Header of a request that belongs to a session of MCP.
 const SESSION_HEADER: &str = "mcp-session-id";
 /// Header of a request for the events after one that the client has.
@@ -100,6 +104,9 @@ impl EndpointUse {
     }
 }
 
+/// The endpoint has too many sessions, and all of them are in use.
+struct SessionLimit;
+
 /// Who named a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SessionOrigin {
@@ -171,7 +178,14 @@ impl HttpEndpoint {
             return refuse_message(body).await;
         }
         if let Some(id) = session_of(answer.headers()) {
-            entered.add_session(id, SessionOrigin::Server);
+            entered.add_session(id.clone(), SessionOrigin::Server);
+            if session.is_none()
+                && let Err(SessionLimit) = self.make_room().await
+            {
+                self.activity().sessions.remove(&id);
+                self.end_sessions(vec![id]).await;
+                return too_many_sessions();
+            }
         }
         if let Some(id) = session.filter(|_| is_end && answer.status().is_success()) {
             self.activity().sessions.remove(&id);
@@ -184,6 +198,24 @@ impl HttpEndpoint {
             })
             .boxed()
         })
+    }
+
+    /// Ends the sessions unused for the longest time, while there are too many. Fails if all of them are in use.
+    async fn make_room(&self) -> Result<(), SessionLimit> {
+        let (unused, is_full) = {
+            let mut activity = self.activity();
+            let mut unused = Vec::new();
+            while activity.sessions.len() > MAX_SESSIONS {
+                let idle = activity.sessions.iter().filter(|(_, session)| session.open == 0);
+                let Some((id, _)) = idle.min_by_key(|(_, session)| session.last) else { break };
+                let id = id.clone();
+                activity.sessions.remove(&id);
+                unused.push(id);
+            }
+            (unused, activity.sessions.len() > MAX_SESSIONS)
+        };
+        self.end_sessions(unused).await;
+        if is_full { Err(SessionLimit) } else { Ok(()) }
     }
 
     /// Ends the sessions that were not used for `idle`.
@@ -298,6 +330,14 @@ fn no_session() -> EndpointAnswer {
     answer
 }
 
+fn too_many_sessions() -> EndpointAnswer {
+    let text = format!("{MAX_SESSIONS} sessions of this endpoint are in use: end one of them, then try again\n");
+    let mut answer = Response::new(Full::new(Bytes::from(text)).boxed());
+    *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER));
+    answer
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -317,6 +357,50 @@ impl std::fmt::Debug for EndpointUse {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Clone)]
+    struct EmptyServer;
+
+    impl ServerHandler for EmptyServer {}
+
+    /// Begins a session. It is in use as long as the answer exists.
+    async fn begin(endpoint: &HttpEndpoint) -> EndpointAnswer {
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"}});
+        let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).to_string();
+        let request = Request::post("http://localhost/mcp")
+            .header(header::CONTENT_TYPE, JSON)
+            .header(header::ACCEPT, "application/json, text/event-stream")
+            .body(Full::new(Bytes::from(body)))
+            .unwrap();
+        endpoint.handle(request, endpoint.enter().unwrap()).await
+    }
+
+    #[tokio::test]
+    async fn the_session_unused_for_longest_makes_room() {
+        let endpoint = HttpEndpoint::new(EmptyServer);
+        let mut open = Vec::new();
+        for _ in 0..MAX_SESSIONS {
+            open.push(begin(&endpoint).await);
+        }
+        assert!(open.iter().all(|answer| answer.status() == StatusCode::OK));
+        let refused = begin(&endpoint).await;
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE, "all sessions are in use");
+        assert!(refused.headers().contains_key(header::RETRY_AFTER));
+        assert_eq!(endpoint.sessions.sessions.read().await.len(), MAX_SESSIONS, "the refused one has ended");
+        let mut end = |place: usize| {
+            let (head, body) = open.remove(place).into_parts();
+            drop(body);
+            head
+        };
+        let (first, second) = (end(7), end(3));
+        assert_eq!(begin(&endpoint).await.status(), StatusCode::OK);
+        let has = |id: &HeaderMap| endpoint.has_session(id);
+        assert!(!has(&first.headers) && has(&second.headers), "the one unused for longest has ended");
+        assert!(open.iter().all(|answer| has(answer.headers())), "those in use stay");
+        assert_eq!(endpoint.sessions.sessions.read().await.len(), MAX_SESSIONS);
+        endpoint.close().await;
+    }
 
     #[test]
     fn the_next_event_is_in_the_same_stream() {
