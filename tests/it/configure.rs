@@ -338,3 +338,29 @@ fn what_there_is_not_is_refused() {
     }
     assert!(!sandbox.path("config/config.yaml").exists());
 }
+
+#[test]
+fn a_change_of_keys_waits_for_another_process() {
+    let sandbox = Sandbox::new();
+    sandbox.write("config/keys.json", "{\"ANTHROPIC_API_KEY\": \"kept\"}");
+    let keys = sandbox.path("config/keys.json");
+    std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).unwrap();
+    sandbox.write("data/state/logins/ALL.lock", "");
+    let store = ["--model", "openai:some", "--key-stdin", "--no-test"];
+    for (args, has_key) in [(&store[..], true), (&["--forget-key", "openai"], false)] {
+        let before = read(&keys);
+        let lock = std::fs::File::options().write(true).open(sandbox.path("data/state/logins/ALL.lock")).unwrap();
+        lock.lock().unwrap();
+        std::thread::scope(|scope| {
+            let change = scope.spawn(|| configure(&sandbox, None, args, &format!("{KEY}\n")));
+            std::thread::sleep(std::time::Duration::from_secs(2));
+            assert!(!change.is_finished() && read(&keys) == before, "{args:?}");
+            drop(lock);
+            let said = change.join().unwrap();
+            assert_eq!(said.code, 0, "{}", said.stderr);
+        });
+        let after: Value = serde_json::from_str(&read(&keys)).unwrap();
+        assert_eq!(after["ANTHROPIC_API_KEY"], "kept");
+        assert_eq!(after["OPENAI_API_KEY"] == KEY, has_key, "{args:?}");
+    }
+}

@@ -274,6 +274,90 @@ fn git_outside_runs_nothing_that_a_command_left() {
     }
 }
 
+/// Makes a rebase that stops at a conflict.
+const CONFLICT: &str = "git config --global user.name x; git config --global user.email x; echo a > f; git add f; \
+     git commit -qm a; git branch side; echo b > f; git commit -qam b; git checkout -q side; echo c > f; git commit -qam c; \
+     git rebase - || echo stopped";
+
+#[test]
+fn git_outside_continues_no_rebase_with_a_program() {
+    let sandbox = Sandbox::new();
+    git(&sandbox, "project", &["init", "-q"]);
+    let (mut client, requests) = client(&sandbox, &["--approval", "auto"], "reject_once");
+    let session = client.session();
+    let mut run = |command: &str| {
+        let command = json!({"command": format!("export GIT_CONFIG_GLOBAL=/tmp/gitconfig; {command}")});
+        let (_, updates) = client.prompt(&session, &format!("/developer.shell {command}"));
+        json!(updates).to_string()
+    };
+    let heard = run(CONFLICT);
+    assert!(heard.contains("stopped") && requests.borrow().is_empty(), "{heard}: {:?}", requests.borrow());
+    let heard = run("echo d > f; git add f; GIT_EDITOR=true git rebase --continue && git log --format=subject-%s");
+    assert!(heard.contains("subject-c") && requests.borrow().is_empty(), "{heard}: {:?}", requests.borrow());
+    let todo = sandbox.path("project/.git/rebase-merge/git-rebase-todo");
+    let left = "git reset -q --hard HEAD~2; git checkout -q -B main; echo e > f; git commit -qam e; git checkout -q -B side \
+                HEAD~1; echo g > f; git commit -qam g; git rebase main; echo 'exec touch ../ran' >> \
+                .git/rebase-merge/git-rebase-todo; echo h > f; git add f";
+    let heard = run(left);
+    let asked = requests.borrow().iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert!(asked.len() == 1 && asked[0].contains("git-rebase-todo"), "{asked:?}: {heard}");
+    assert!(!todo.exists() && heard.contains("a protected path"), "{heard}");
+    git(
+        &sandbox,
+        "project",
+        &["-c", "user.name=x", "-c", "user.email=x", "-c", "core.editor=true", "rebase", "--continue"],
+    );
+    assert!(!sandbox.path("ran").exists());
+    git(&sandbox, "project", &["rebase", "--abort"]);
+    assert!(!todo.with_file_name("").exists(), "the user can give the rebase up");
+}
+
+#[test]
+fn consent_to_an_unsandboxed_command_covers_its_paths() {
+    let create = |name: &str| format!("mkdir {name} && echo 1 > {name}/tasks.json");
+    let unsandboxed = |name: &str| json!({"command": create(name), "unsandboxed": "it needs the host"});
+    let sandbox = Sandbox::new();
+    if !has_all_layers(&sandbox) {
+        return;
+    }
+    let (mut client, requests) = client(&sandbox, &["--approval", "auto"], "allow_once");
+    let session = client.session();
+    client.prompt(&session, "run true");
+    client.prompt(&session, &format!("/developer.shell {}", unsandboxed(".vscode")));
+    assert_eq!(requests.borrow().len(), 1, "only about the command: {:?}", requests.borrow());
+    let (_, updates) = client.prompt(&session, "run echo 2 > .vscode/tasks.json");
+    assert!(format!("{updates:?}").contains("Read-only file system"), "{updates:?}");
+    assert_eq!(requests.borrow().len(), 1);
+    // A process that waits in the sandbox for the command without one could use its consent.
+    let waits = "setsid sh -c 'touch left; until [ -e .zed ]; do sleep 0.01; done; touch .envrc' > /dev/null 2>&1 & \
+                 until [ -e left ]; do sleep 0.01; done";
+    let waits = json!({"command": waits});
+    client.prompt(&session, &format!("/developer.shell {waits}"));
+    client.prompt(&session, &format!("/developer.shell {}", unsandboxed(".zed")));
+    client.until("the process has written it", |_| sandbox.path("project/.envrc").exists());
+    client.prompt(&session, "hello");
+    let asked = requests.borrow().iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert!(asked.iter().any(|asked| asked.contains("`.envrc` is a protected path")), "{asked:?}");
+}
+
+#[test]
+fn consent_to_a_hook_is_asked_for_once() {
+    let sandbox = Sandbox::new();
+    let (mut client, requests) = client(&sandbox, &["--approval", "auto"], "allow_once");
+    let session = client.session();
+    client.prompt(&session, "run git init -q . && ls .git/hooks");
+    assert!(sandbox.path("project/.git/hooks").exists() && requests.borrow().is_empty(), "{:?}", requests.borrow());
+    sandbox.write("project/.git/hooks/pre-push.sample", "");
+    let hook = json!({"path": ".git/hooks/pre-commit", "content": "#!/bin/sh\n"});
+    client.prompt(&session, &format!("/developer.write_file {hook}"));
+    let config = json!({"path": ".git/config", "content": "[core]\n\tfsmonitor = true\n", "overwrite": true});
+    client.prompt(&session, &format!("/developer.write_file {config}"));
+    client.prompt(&session, "run true");
+    assert_eq!(requests.borrow().len(), 2, "once about each file: {:?}", requests.borrow());
+    assert!(sandbox.path("project/.git/hooks/pre-commit").exists());
+    assert!(std::fs::read_to_string(sandbox.path("project/.git/config")).unwrap().contains("fsmonitor"));
+}
+
 #[test]
 fn a_protected_path_that_appears_later_needs_consent() {
     // The process must leave the group of the command before that ends.
