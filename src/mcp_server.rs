@@ -93,7 +93,7 @@ enum PendingAnswer {
     Folder {
         request: Box<CallToolRequestParams>,
         folder: PathBuf,
-        asked: PendingQuestion,
+        asked: Box<PendingQuestion>,
     },
 }
 
@@ -166,7 +166,7 @@ impl AgentMcpServer {
                 }
                 PendingAnswer::Folder { request: first, folder, asked } => match ask::response(&responses, FOLDER) {
                     None => {
-                        let question = self.wait_for_folder(*first, folder, asked);
+                        let question = self.wait_for_folder(*first, folder, *asked);
                         return question.map(NextStep::Ask).map_err(TurnRefusal::Request);
                     }
                     said if ask::allows(said.clone()) => {
@@ -287,7 +287,7 @@ impl AgentMcpServer {
         let required =
             InputRequiredResult::new(Some([(FOLDER.to_owned(), question)].into_iter().collect()), Some(state.clone()));
         let tool = request.name.to_string();
-        self.keep(state, tool, PendingAnswer::Folder { request: Box::new(request), folder, asked })?;
+        self.keep(state, tool, PendingAnswer::Folder { request: Box::new(request), folder, asked: Box::new(asked) })?;
         Ok(required)
     }
 

@@ -43,7 +43,7 @@ use super::request_table::{CommandState, RequestTable, kill_status, lock, read_r
 use super::wire::{self, InsideTarget, Namespace, Reply, Request, TerminalUse};
 use crate::process::{HelperProcess, Launch, LaunchedProcess, ProcessLauncher};
 
-pub use activity::WeakSandbox;
+pub(super) use activity::WeakSandbox;
 pub use command::SandboxCommand;
 use command::{add_variables, spawn_error};
 pub use entry::{EnteredCommand, EntryError, SandboxEntry};

@@ -100,7 +100,7 @@ mod tests {
             move || {
                 begun.fetch_add(1, Ordering::Relaxed);
                 // Ends when the sender is gone.
-                drop(held.lock().unwrap().recv());
+                let _ended = held.lock().unwrap().recv();
                 Ok(())
             }
         };

@@ -301,7 +301,7 @@ async fn shell(
     };
     let outcome = outcome.map_err(|_| CommandStop::Failed(CommandError::Interrupted))?;
     if outcome.refused {
-        let call = RefusedCall { tool: name, arguments: Value::Object(arguments), by: None };
+        let call = RefusedCall { tool: name.clone(), arguments: Value::Object(arguments), by: None };
         return Err(CommandStop::Refused(call));
     }
     Ok(outcome)
