@@ -105,12 +105,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_added_to_is_left_and_it_is_said_what_to_write() {
-        for (name, text) in [("config.json", "{\"version\": 1}"), ("config.yaml", "version: 1\n...\n")] {
+        for (name, text, advice) in [
+            ("config.json", "{\"version\": 1}", "\"permissions\": [\n"),
+            ("config.yaml", "version: 1\n...\n", "permissions:\n  - {"),
+        ] {
             let folder = tempfile::tempdir().expect("a folder");
             std::fs::write(folder.path().join(name), text).expect("written");
             let problem = UserConfig { folder: folder.path().to_owned() }.keep(&rule("git status"));
             let problem = problem.expect_err("refused").to_string();
-            assert!(problem.contains(name) && problem.contains("permissions:\n  - {"), "{problem}");
+            assert!(problem.contains(name) && problem.contains(advice), "{problem}");
             assert_eq!(std::fs::read_to_string(folder.path().join(name)).expect("read"), text);
         }
     }
