@@ -70,7 +70,7 @@ pub(super) fn run(
 ) -> Result<(), CommandError> {
     let streams =
         [("stdin", stdin().is_terminal()), ("stdout", stdout().is_terminal()), ("stderr", stderr().is_terminal())];
-    // Questions go to stderr, and a key must not answer one that nobody sees.
+    // Questions go to stderr, and a key must not answer one that is not visible.
     let missing = streams.into_iter().find(|(_, is_terminal)| !is_terminal);
     let (None, Some(keyboard)) = (missing, Keyboard::from_stdin()) else {
         let which = missing.map_or("stdin", |(name, _)| name);

@@ -51,7 +51,7 @@ impl SandboxProcess {
 }
 
 /// Reads the listening ports from tables of the kernel. Each read searches the sockets of the whole machine, which takes
-/// milliseconds, so it needs few reads and a thread of its own.
+/// milliseconds, so it needs few reads and a separate thread.
 fn read_tables(tables: Vec<OwnedFd>) -> io::Result<Vec<u16>> {
     let mut text = String::with_capacity(USUAL_TABLE);
     for table in tables {
