@@ -301,13 +301,13 @@ fn undo_sends_no_control_characters_to_the_terminal() {
     terminal.enter("/evil");
     terminal.shows(TOOK);
     terminal.enter("/undo");
-    terminal.shows("› SAY x \u{FFFD}]0;PWNED\u{FFFD} \u{FFFD}[31mred \u{FFFD}[2J end");
+    terminal.shows("SAY x \u{FFFD}]0;PWNED\u{FFFD} \u{FFFD}[31mred \u{FFFD}[2J end");
     terminal.press(&["Enter"]);
     terminal.shows_times(TOOK, 2);
     // The arrow brings it back from the history.
     terminal.waits_for_input();
     terminal.press(&["Up"]);
-    terminal.shows_times("› SAY x \u{FFFD}]0;PWNED", 2);
+    terminal.shows_times("SAY x \u{FFFD}]0;PWNED", 2);
     let sent = read(&copy);
     assert!(sent.contains("]0;PWNED"), "{sent:?}");
     assert!(!sent.contains("\u{1b}]0;PWNED") && !sent.contains("\u{1b}[2J"), "{sent:?}");
@@ -734,7 +734,7 @@ fn a_form_in_a_narrow_window_shows_its_line_once() {
     eventually("the letters are gone", || !terminal.whole().contains("wx"));
     assert_eq!(terminal.whole().matches("team (text) ›").count(), 1, "{}", terminal.whole());
     terminal.press(&["Enter"]);
-    terminal.shows(TOOK);
+    terminal.shows("tokens in");
     let asked = asked(&model.requests()[0]);
     assert!(asked.contains("Sum up the week of abcdefghij klmnopqrst uvw."), "{asked}");
 }

@@ -16,8 +16,7 @@ use rustyline::hint::Hinter;
 use rustyline::history::MemHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{
-    Cmd, CompletionType, ConditionalEventHandler, Config, Context, Editor, Event, EventContext, EventHandler, Helper,
-    KeyCode, KeyEvent, Modifiers, Movement, RepeatCount,
+    Cmd, CompletionType, Config, Context, Editor, Event, EventHandler, Helper, KeyCode, KeyEvent, Modifiers,
 };
 
 use super::super::keyboard::Keyboard;
@@ -63,12 +62,9 @@ pub(super) struct Input {
 struct Assistant {
     words: CompletionWords,
     line: Mutex<String>,
-    /// Where input ended with a backslash that continues it, on a terminal that cannot edit lines.
+    /// Where the input ended with a backslash when Enter was pressed. Pasted text may have other backslashes.
     continued: Mutex<Vec<usize>>,
 }
-
-/// Handles Enter: a backslash at the end of the input becomes the start of a new line.
-struct Continuation;
 
 impl Input {
     pub(super) fn new(data: &Path, keyboard: Arc<Keyboard>) -> Result<Self, CommandError> {
@@ -84,8 +80,6 @@ impl Input {
         let history = MemHistory::with_config(&config);
         let mut editor = Editor::with_history(config, history).map_err(failed)?;
         editor.set_helper(Some(Assistant::default()));
-        let enter = KeyEvent(KeyCode::Enter, Modifiers::NONE);
-        editor.bind_sequence(Event::from(enter), EventHandler::Conditional(Box::new(Continuation)));
         for key in [KeyEvent::ctrl('J'), KeyEvent(KeyCode::Enter, Modifiers::ALT)] {
             editor.bind_sequence(Event::from(key), EventHandler::Simple(Cmd::Newline));
         }
@@ -147,17 +141,6 @@ pub(super) fn editor_failure(why: &str) -> CommandError {
     )
 }
 
-/// Returns what Enter does if it does not just send the line. Pasted text does not come here, so that its backslashes
-/// stay.
-fn interpret_enter(line: &str, cursor: usize) -> Option<Cmd> {
-    match line.ends_with('\\') {
-        true if cursor == line.len() => Some(Cmd::Replace(Movement::BackwardChar(1), Some("\n".to_owned()))),
-        // The cursor is inside the line, so the backslash continues nothing.
-        true => Some(Cmd::AcceptLine),
-        false => None,
-    }
-}
-
 /// Removes the backslashes that continued a line. `ends` are the lengths of the input up to each of them.
 fn join_continued(mut line: String, ends: &[usize]) -> String {
     for end in ends.iter().rev() {
@@ -216,12 +199,6 @@ impl Assistant {
     }
 }
 
-impl ConditionalEventHandler for Continuation {
-    fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext<'_>) -> Option<Cmd> {
-        interpret_enter(context.line(), context.pos())
-    }
-}
-
 impl Helper for Assistant {}
 impl Highlighter for Assistant {}
 
@@ -236,8 +213,7 @@ impl Hinter for Assistant {
 }
 
 impl Validator for Assistant {
-    /// A backslash at the end continues the input on the next line. Where lines can be edited, [`Continuation`] handles
-    /// it first.
+    /// A backslash at the end continues the input on the next line.
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
         if !context.input().ends_with('\\') {
             return Ok(ValidationResult::Valid(None));
@@ -348,10 +324,6 @@ mod tests {
 
     #[test]
     fn only_a_backslash_at_enter_continues_the_input() {
-        let new_line = Cmd::Replace(Movement::BackwardChar(1), Some("\n".to_owned()));
-        assert_eq!(interpret_enter("docker run \\", 12), Some(new_line));
-        assert_eq!(interpret_enter("docker run \\", 3), Some(Cmd::AcceptLine));
-        assert_eq!(interpret_enter("docker run \\\n -it x", 19), None);
         assert_eq!(join_continued("a\\\nä\\\nb".to_owned(), &[2, 6]), "a\nä\nb");
         assert_eq!(join_continued("a\\\nb\\\nc".to_owned(), &[2]), "a\nb\\\nc");
         assert_eq!(join_continued("ä\\\nb".to_owned(), &[2, 9]), "ä\\\nb");
