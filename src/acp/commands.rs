@@ -82,13 +82,13 @@ async fn list(open: &ClientSession, binding: Option<&Binding>) -> acp::Available
 /// which change. `binding` is that of the session's mode, if it is entered. `None` if nothing changed, if no commands were
 /// sent before, or if another mode was chosen meanwhile, whose commands are sent with it.
 pub(super) async fn update_if_changed(open: &ClientSession, binding: Option<&Binding>) -> Option<acp::SessionUpdate> {
-    let told = open.commands()?;
+    open.commands()?;
     let now = list(open, binding).await;
-    if now == told || binding.is_some_and(|binding| *binding.mode() != open.session.choice().mode) {
+    if binding.is_some_and(|binding| *binding.mode() != open.session.choice().mode) {
         return None;
     }
-    open.set_commands(&now);
-    Some(acp::SessionUpdate::AvailableCommandsUpdate(now))
+    // A prompt and `watch` may list the commands at the same time. Only one of them sends a change.
+    open.set_commands(&now).then_some(acp::SessionUpdate::AvailableCommandsUpdate(now))
 }
 
 /// Sends changed commands to the client, also between turns, when a service reports that its lists have changed.

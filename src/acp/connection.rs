@@ -273,12 +273,15 @@ impl ClientSession {
         forwarded.insert(id.to_owned()).then_some(first)
     }
 
-    pub(super) fn set_commands(&self, update: &acp::AvailableCommandsUpdate) {
+    /// Remembers the commands as those sent last. Returns whether they differ from the ones before.
+    pub(super) fn set_commands(&self, update: &acp::AvailableCommandsUpdate) -> bool {
         let before = lock(&self.commands).replace(update.clone());
+        let has_changed = before.as_ref() != Some(update);
         // `commands::watch` starts with the first ones.
-        if before.is_some_and(|before| before != *update) {
+        if has_changed && before.is_some() {
             self.commands_changed.notify_one();
         }
+        has_changed
     }
 
     pub(super) fn commands(&self) -> Option<acp::AvailableCommandsUpdate> {

@@ -51,8 +51,11 @@ pub(super) fn find_resumed(git: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Returns whether a text is harmless.
+type TextCheck = fn(&str) -> bool;
+
 /// The files that are read when work is continued, and what is harmless in them.
-const CHECKS: [(&str, fn(&str) -> bool); 4] = [
+const CHECKS: [(&str, TextCheck); 4] = [
     ("git-rebase-todo", has_harmless_steps),
     ("strategy", is_strategy),
     ("opts", has_harmless_settings),

@@ -49,6 +49,8 @@ impl Machine {
             None => {
                 let file = rusqlite::Connection::open(self.sandbox.path("data/sessions.db")).unwrap();
                 file.execute_batch(close).unwrap();
+                // This process would take the closed session from its list some minutes later.
+                std::fs::remove_dir_all(self.sandbox.path("data/open-sessions")).unwrap();
             }
         }
     }

@@ -366,7 +366,7 @@ fn the_time_limit_of_a_run_also_ends_its_checks() {
     let recipe = |check: &str, on_failure: &str| {
         format!(
             "title: Wait\ndescription: Waits.\nprompt: Go.\nretry:\n  max_retries: 2\n  checks: [{{type: shell, command: \
-             \"{check}\"}}]\n  on_failure: {on_failure}\n"
+             \"{check}\"}}]\n  on_failure: '{on_failure}'\n"
         )
     };
     for (check, on_failure, answer) in [("sleep 60", "true", "Done."), ("false", "sleep 60", "")] {

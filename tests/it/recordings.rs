@@ -205,7 +205,7 @@ fn a_recording_with_redacted_requests_is_played() {
     }
     let asked = |sandbox: &Sandbox, flag: &str, file: &str, place: &str| {
         let (mut client, _) = Client::connect(sandbox.command(&[flag, file, "mcp", "--service", "parrot"]));
-        let answer = client.call("parrot__echo", json!({"text": format!("{place}/notes.md")}));
+        let answer = client.call("echo", json!({"text": format!("{place}/notes.md")}));
         client.hang_up();
         assert_eq!(client.ended().code(), Some(0));
         answer

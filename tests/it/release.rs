@@ -244,20 +244,21 @@ fn the_linker_strips_skein_and_puts_usual_functions_first() {
     }
     let sysroot = run(Command::new("rustc").args(["--print", "sysroot"]));
     let lld = format!("-B{}/lib/rustlib/{}/bin/gcc-ld", sysroot.trim(), "x86_64-unknown-linux-gnu");
-    // Whether the function on the list comes first, and whether the program has symbols.
+    // Whether the function on the list comes first, whether the program has symbols, and whether it loads the unwinder.
     let link = |name: &str| {
         let (program, map) = (sandbox.path(name), sandbox.path(&format!("{name}.map")));
         let mut linker = Command::new(repository("scripts/link-dist"));
-        linker.args(["-fuse-ld=lld", &lld, &format!("-Wl,-Map={}", map.display())]);
+        linker.args(["-fuse-ld=lld", &lld, "-lgcc_s", &format!("-Wl,-Map={}", map.display())]);
         run(linker.args([object("main.rcgu.o"), object("c.o")]).arg("-o").arg(&program));
         run(&mut Command::new(&program));
         let map = crate::support::read(&map);
         let place = |name: &str| map.lines().position(|line| line.ends_with(&format!(" {name}"))).expect("a symbol");
         let sections = run(Command::new("readelf").args(["--section-headers", "--wide"]).arg(&program));
-        (place("sqlite3_step") < place("other"), sections.contains(".symtab"))
+        let libraries = run(Command::new("readelf").arg("--dynamic").arg(&program));
+        (place("sqlite3_step") < place("other"), sections.contains(".symtab"), libraries.contains("libgcc_s"))
     };
-    assert_eq!(link("skein-0123456789abcdef"), (true, false));
-    assert_eq!(link("another-program"), (false, true), "only Skein is linked in another way");
+    assert_eq!(link("skein-0123456789abcdef"), (true, false, false));
+    assert_eq!(link("another-program"), (false, true, true), "only Skein is linked in another way");
     let mut other_linker = Command::new(repository("scripts/link-dist"));
     let refused = other_linker.args(["-o", "skein-0123456789abcdef"]).output().expect("python3 starts");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("needs lld"), "{refused:?}");

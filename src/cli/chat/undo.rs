@@ -37,10 +37,10 @@ impl Chat<'_> {
 
     pub(super) async fn redo(&mut self) -> Result<(), CommandError> {
         let planned = self.session.plan_restore(RestoreTarget::Forward).await;
-        if let Some(planned) = planned.map_err(|error| prompt_failure(&error))? {
-            if self.restore(planned).await? {
-                self.screen.remark("the session is as it was before the undo");
-            }
+        if let Some(planned) = planned.map_err(|error| prompt_failure(&error))?
+            && self.restore(planned).await?
+        {
+            self.screen.remark("the session is as it was before the undo");
         }
         Ok(())
     }

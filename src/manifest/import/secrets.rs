@@ -340,7 +340,7 @@ fn announces(flag: &str, next: &str) -> bool {
 fn may_be_password(value: &str) -> bool {
     let is_port = value.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ':' | '-'));
     let is_path = value.starts_with(['/', '.', '~', '@']) || is_plain(value);
-    !is_port && !(value.contains('/') && is_path)
+    !(is_port || value.contains('/') && is_path)
 }
 
 /// Returns the text without placeholders and surrounding blanks.
