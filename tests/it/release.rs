@@ -248,7 +248,7 @@ fn the_linker_strips_skein_and_puts_usual_functions_first() {
     let link = |name: &str| {
         let (program, map) = (sandbox.path(name), sandbox.path(&format!("{name}.map")));
         let mut linker = Command::new(repository("scripts/link-dist"));
-        linker.args(["-fuse-ld=lld", &lld, "-lgcc_s", &format!("-Wl,-Map={}", map.display())]);
+        linker.args(["-fuse-ld=lld", &lld, "-Wl,--no-as-needed", "-lgcc_s", &format!("-Wl,-Map={}", map.display())]);
         run(linker.args([object("main.rcgu.o"), object("c.o")]).arg("-o").arg(&program));
         run(&mut Command::new(&program));
         let map = crate::support::read(&map);
