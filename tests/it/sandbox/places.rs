@@ -16,7 +16,7 @@ const STARTS: [&str; 7] = [
 ];
 
 /// The files with such a text, and the reason.
-const PLACES: [(&str, &str); 25] = [
+const PLACES: [(&str, &str); 26] = [
     ("src/process.rs", "starts every child; a launcher in `Launch` puts it into a sandbox"),
     ("src/process/helper.rs", "starts Skein's own program"),
     ("src/process/reaper.rs", "starts Skein's own program, which only ends processes"),
@@ -40,6 +40,7 @@ const PLACES: [(&str, &str); 25] = [
     ),
     ("src/services/builtin/developer/fake_editor.rs", "a test"),
     ("src/process/program.rs", "a test"),
+    ("src/external/process.rs", "a test"),
     ("src/services/builtin/computercontroller/browser/program.rs", "Chromium, inside a sandbox of its own"),
     (
         "src/worktree/git.rs",
