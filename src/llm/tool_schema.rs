@@ -3,6 +3,8 @@
 //!
 //! Invariant: only what the model sees changes. The broker checks calls against the schema of the service.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 /// Keywords that Anthropic or OpenAI refuse at the root of a schema.
@@ -13,7 +15,7 @@ const WITH_SCHEMA: [&str; 4] = ["items", "additionalProperties", "contains", "no
 const WITH_LIST: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
 /// Keywords whose value has schemas by name.
 const WITH_NAMES: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
-/// How deep the alternatives at the root may be nested.
+/// How deep the alternatives at the root may be nested, and how many references may follow one another there.
 const MAX_DEPTH: usize = 4;
 /// Bytes of the keywords that the model gets as text.
 const MAX_TEXT: usize = 2000;
@@ -32,16 +34,11 @@ pub(super) fn is_refused(schema: &Map<String, Value>) -> bool {
 /// Changes a schema that is refused. Returns the keywords that it no longer has, as text for the model.
 pub(super) fn adapt(schema: &mut Map<String, Value>) -> Option<String> {
     let root = Value::Object(schema.clone());
-    if let Some(Value::Object(target)) = schema.get("$ref").and_then(|reference| resolve(&root, reference)) {
-        schema.shift_remove("$ref");
-        for (key, value) in target.iter().filter(|(key, _)| *key != "$ref") {
-            schema.entry(key.clone()).or_insert_with(|| value.clone());
-        }
-    }
+    follow_references(schema, &root);
     let removed: Map<_, _> =
         REFUSED.iter().filter_map(|key| Some(((*key).to_owned(), schema.shift_remove(*key)?))).collect();
     let mut found = Vec::new();
-    collect_properties(&removed, &root, MAX_DEPTH, &mut found);
+    collect_properties(&removed, &root, MAX_DEPTH, &mut HashSet::new(), &mut found);
     schema.insert("type".to_owned(), json!("object"));
     let properties = schema.entry("properties").or_insert_with(|| json!({}));
     if let Value::Object(properties) = properties {
@@ -52,6 +49,7 @@ pub(super) fn adapt(schema: &mut Map<String, Value>) -> Option<String> {
         add_required(schema, more);
     }
     add_items(schema);
+    schema.values_mut().for_each(drop_dangling);
     let text = Value::Object(removed.clone()).to_string();
     (!removed.is_empty() && text.len() <= MAX_TEXT).then_some(text)
 }
@@ -61,17 +59,66 @@ fn resolve<'a>(root: &'a Value, reference: &Value) -> Option<&'a Value> {
     root.pointer(reference.as_str()?.strip_prefix('#')?)
 }
 
-/// Finds the properties of all alternatives.
-fn collect_properties(schema: &Map<String, Value>, root: &Value, depth: usize, found: &mut Vec<(String, Value)>) {
+/// Replaces a reference at the root by what it names.
+fn follow_references(schema: &mut Map<String, Value>, root: &Value) {
+    for _ in 0..MAX_DEPTH {
+        let Some(reference) = schema.shift_remove("$ref") else { return };
+        let Some(Value::Object(target)) = resolve(root, &reference) else { return };
+        for (key, value) in target {
+            match (schema.get_mut(key), value) {
+                (Some(Value::Object(own)), Value::Object(more)) if key == "properties" => {
+                    for (name, value) in more {
+                        own.entry(name.clone()).or_insert_with(|| value.clone());
+                    }
+                }
+                (Some(_), Value::Array(more)) if key == "required" => add_required(schema, more.iter()),
+                (Some(_), _) => {}
+                (None, value) => {
+                    schema.insert(key.clone(), value.clone());
+                }
+            }
+        }
+    }
+    schema.shift_remove("$ref");
+}
+
+/// Replaces references into the keywords that the root no longer has by a schema that takes every value.
+fn drop_dangling(value: &mut Value) {
+    let is_dangling = |reference: &str| {
+        let path = reference.strip_prefix("#/").unwrap_or_default();
+        REFUSED.contains(&path.split('/').next().unwrap_or_default())
+    };
+    match value {
+        Value::Object(schema) if schema.get("$ref").and_then(Value::as_str).is_some_and(is_dangling) => {
+            schema.shift_remove("$ref");
+        }
+        Value::Object(schema) => schema.values_mut().for_each(drop_dangling),
+        Value::Array(list) => list.iter_mut().for_each(drop_dangling),
+        _ => {}
+    }
+}
+
+/// Finds the properties of all alternatives. `seen` has the parts that were visited: a part may refer to itself, and
+/// many parts to the same one.
+fn collect_properties(
+    schema: &Map<String, Value>,
+    root: &Value,
+    depth: usize,
+    seen: &mut HashSet<*const Map<String, Value>>,
+    found: &mut Vec<(String, Value)>,
+) {
     let Some(depth) = depth.checked_sub(1) else { return };
     let lists = ["allOf", "anyOf", "oneOf"].iter().filter_map(|key| schema.get(*key)?.as_array());
     for part in lists.flatten() {
         let part = part.get("$ref").and_then(|reference| resolve(root, reference)).unwrap_or(part);
         let Value::Object(part) = part else { continue };
+        if !seen.insert(std::ptr::from_ref(part)) {
+            continue;
+        }
         if let Some(Value::Object(properties)) = part.get("properties") {
             found.extend(properties.iter().map(|(name, value)| (name.clone(), value.clone())));
         }
-        collect_properties(part, root, depth, found);
+        collect_properties(part, root, depth, seen, found);
     }
 }
 
@@ -191,6 +238,20 @@ mod tests {
                     "$defs": {"root": {"type": "object", "properties": {"a": text}}}}),
             ),
             (
+                json!({"$ref": "#/$defs/a", "properties": {"b": text}, "required": ["b"], "$defs": {
+                    "a": {"$ref": "#/$defs/root"},
+                    "root": {"properties": {"a": text, "b": {}}, "required": ["a"]}}}),
+                json!({"properties": {"b": text, "a": text}, "required": ["b", "a"], "$defs": {
+                    "a": {"$ref": "#/$defs/root"},
+                    "root": {"properties": {"a": text, "b": {}}, "required": ["a"]}}, "type": "object"}),
+            ),
+            (
+                json!({"type": "object", "anyOf": [
+                    {"properties": {"filter": text}},
+                    {"properties": {"other": {"$ref": "#/anyOf/0/properties/filter", "title": "t"}}}]}),
+                json!({"type": "object", "properties": {"filter": text, "other": {"title": "t"}}}),
+            ),
+            (
                 json!({"type": "object", "properties": {
                     "list": {"type": ["array", "null"]}, "type": {"type": "array", "items": {"type": "array"}}}}),
                 json!({"type": "object", "properties": {
@@ -232,5 +293,15 @@ mod tests {
         let mut schema = map(json!({"type": "object", "anyOf": [{"$ref": "#"}], "$ref": "#"}));
         adapt(&mut schema);
         assert_eq!(schema.get("properties"), Some(&json!({})));
+    }
+
+    #[test]
+    fn many_references_to_one_part_are_followed_once() {
+        // Each part leads to all of them: without a record of visits, 1,000⁴ parts.
+        let references = vec![json!({"$ref": "#"}); 1000];
+        let text = json!({"type": "string"});
+        let mut schema = map(json!({"type": "object", "properties": {"a": text}, "anyOf": references}));
+        adapt(&mut schema);
+        assert_eq!(schema, map(json!({"type": "object", "properties": {"a": text}})));
     }
 }
