@@ -121,7 +121,8 @@ impl RequestFailure {
     }
 }
 
-/// Returns how long the provider asks to wait: a number, or until a date.
+/// Returns how long the provider asks to wait: a number, or until a date. `None` also for a date that is over, which
+/// says nothing about now.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name)?.to_str().ok();
     let number = |name: &str| text(name)?.trim().parse::<f64>().ok();
@@ -132,7 +133,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let until = clock::parse_http(text("retry-after")?)?;
     // The clocks of the provider and of this machine may differ.
     let now = text("date").and_then(clock::parse_http).unwrap_or_else(clock::now);
-    Some(Duration::from_millis(until.saturating_sub(now)))
+    until.checked_sub(now).filter(|wait| *wait > 0).map(Duration::from_millis)
 }
 
 /// Returns the kind of a failed connection. A server that is not trusted now is not trusted a moment later.
@@ -212,8 +213,9 @@ mod tests {
         assert_eq!(wait(&[("retry-after", "7"), ("retry-after-ms", "2000")]), seconds(2));
         assert_eq!(wait(&[("retry-after", until), ("retry-after-ms", "2000")]), seconds(2));
         assert_eq!(wait(&[("retry-after", until), ("date", date)]), seconds(30));
-        assert_eq!(wait(&[("retry-after", date), ("date", until)]), seconds(0));
-        assert_eq!(wait(&[("retry-after", "Mon, 01 Jan 2001 00:00:00 GMT")]), seconds(0));
+        assert_eq!(wait(&[("retry-after", date), ("date", until)]), None);
+        assert_eq!(wait(&[("retry-after", date), ("date", date)]), None);
+        assert_eq!(wait(&[("retry-after", "Mon, 01 Jan 2001 00:00:00 GMT")]), None);
         for wrong in ["-1", "soon", "Mon, 18 Nov 2026 16:00:30 GMT", "inf"] {
             assert_eq!(wait(&[("retry-after", wrong)]), None, "{wrong}");
         }

@@ -246,7 +246,10 @@ impl QueueState {
     fn refuse(&mut self, retry_after: Option<Duration>) {
         self.refusals = self.refusals.saturating_add(1);
         let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.refusals.min(16) - 1));
-        let until = Instant::now() + retry_after.unwrap_or(doubled.min(LONGEST_PAUSE));
+        // A wait of zero helps once: the provider may send it with every refusal.
+        let wait = retry_after.filter(|wait| !wait.is_zero() || self.refusals == 1);
+        // After a longer wait the request would fail anyway, and other requests must learn that too.
+        let until = Instant::now() + wait.unwrap_or(doubled.min(LONGEST_PAUSE)).min(MINUTE);
         self.paused_until = self.paused_until.max(Some(until));
         // What the provider answers at this moment is what it admits.
         self.learnt = Some(self.accepted.max(1).min(self.learnt.unwrap_or(u32::MAX)));

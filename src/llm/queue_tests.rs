@@ -92,6 +92,17 @@ async fn a_refusal_pauses_only_its_own_key() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refusal_pauses_its_key_for_a_minute_at_most() {
+    let queue = at_most(1);
+    for (retry_after, expected) in [(Duration::ZERO, 0), (Duration::ZERO, 1), (Duration::MAX, 60)] {
+        turn(&mut queue.enter(&origin("one", 0))).expect("a place").note_refusal(Some(retry_after));
+        let start = Instant::now();
+        drop(queue.enter(&origin("one", 0)).place().await);
+        assert_eq!(start.elapsed().as_secs(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_and_tokens_of_a_minute_are_limited() {
     let limits = RequestLimits { requests_per_minute: Some(2), ..RequestLimits::default() };
     let by_requests = queue(limits);
