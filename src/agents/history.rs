@@ -203,7 +203,7 @@ pub(super) fn weight(message: &Message) -> u64 {
     };
     let parts = message.parts.iter().map(|part| match part {
         MessagePart::Content(piece) => content(piece),
-        // Thoughts are not sent again.
+        // Most providers do not get thoughts again.
         MessagePart::Thought(_) => 0,
         MessagePart::ToolUse(call) => tokens_of(call.name.len() + call.arguments.to_string().len()),
         MessagePart::ToolResult(result) => result.content.iter().map(content).sum(),

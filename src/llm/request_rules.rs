@@ -43,7 +43,8 @@ impl RequestRules {
         };
         let is_deepseek = dialect == AdapterKind::DeepSeek || host == Some("api.deepseek.com");
         let is_moonshot = matches!(host, Some("api.moonshot.ai" | "api.moonshot.cn"));
-        let is_mistral = dialect == AdapterKind::Mistral || host == Some("api.mistral.ai");
+        let is_mistral =
+            dialect == AdapterKind::Mistral || matches!(host, Some("api.mistral.ai" | "codestral.mistral.ai"));
         Self {
             dialect,
             // DeepSeek's other models refuse a conversation with an image.
@@ -90,7 +91,7 @@ impl RequestRules {
     /// Returns the signature of a call that the model made, from those in its answer.
     pub(super) fn sign(&self, signatures: Option<Vec<String>>) -> Option<CallSignature> {
         let model = self.signer.clone()?;
-        Some(CallSignature { model, value: signatures?.into_iter().next()? })
+        Some(CallSignature { model, value: signatures?.into_iter().find(|value| !value.is_empty())? })
     }
 
     /// Returns the signature to send with a call. The signature of another model would be refused. Calls that a model
@@ -181,7 +182,7 @@ mod tests {
     #[test]
     fn only_gemini_signs_calls() {
         let rules = |dialect| RequestRules::new(dialect, "p:gemini-3-pro", "gemini-3-pro", ADDRESS);
-        let signatures = || Some(vec!["a".to_owned(), "b".to_owned()]);
+        let signatures = || Some(vec![String::new(), "a".to_owned(), "b".to_owned()]);
         let expected = CallSignature { model: "p:gemini-3-pro".to_owned(), value: "a".to_owned() };
         assert_eq!(rules(AdapterKind::Gemini).sign(signatures()), Some(expected));
         assert_eq!(rules(AdapterKind::Gemini).sign(None), None);
