@@ -1,13 +1,29 @@
 //! Reads the time, and formats and parses it.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::fmt::rfc2822;
 use jiff::tz::TimeZone;
+use rustix::time::ClockId;
+
+/// A clock that goes on while the machine is suspended, and that nobody can set.
+#[cfg(target_os = "linux")]
+const BOOT_CLOCK: ClockId = ClockId::Boottime;
+#[cfg(not(target_os = "linux"))]
+const BOOT_CLOCK: ClockId = ClockId::Monotonic;
 
 /// Returns the milliseconds since 1970.
 pub fn now() -> u64 {
     u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0)
+}
+
+/// Returns the time since the machine started, also while it was suspended. Setting the clock does not change it.
+pub fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(BOOT_CLOCK);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or_default())
 }
 
 /// Formats a time as `2026-11-15`, in UTC.
@@ -83,6 +99,13 @@ mod tests {
         assert_eq!(moment(951_827_696_000), "2000-02-29 12:34 UTC");
         assert_eq!(ago(now() - 7_300_000), "2 h ago");
     }
+
+    #[test]
+    fn the_time_since_the_start_only_grows() {
+        let (earlier, later) = (since_boot(), since_boot());
+        assert!(earlier > Duration::ZERO && later >= earlier);
+    }
+
     #[test]
     fn days_and_times_are_read_and_nothing_else_is() {
         for (text, expected) in [

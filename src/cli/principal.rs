@@ -114,9 +114,9 @@ fn delete(
     let tokio = tokio.map_err(|error| CommandError::work(format!("no async runtime: {error}"), "check the limits"))?;
     let sessions = place.sessions().map_err(|error| store_failure(&error))?;
     let sessions = runtime::sessions(sessions, TurnLimits::default(), folders);
-    retention::finish_removals(&tokio, &sessions, place, output)?;
+    let mut left = retention::finish_removals(&tokio, &sessions, place, output)?;
     let removed = tokio.block_on(sessions.remove_principal(place, principal, policy));
-    let (removed, left) = removed.map_err(|error| session_failure(&error))?;
+    let (removed, own_left) = removed.map_err(|error| session_failure(&error))?;
     let has_files = remove_folder(&principal.folder(&folders.data))?;
     if removed.is_empty() && !has_files {
         let problem = format!("{place} has nothing of `{principal}`");
@@ -124,14 +124,8 @@ fn delete(
     }
     let count = removed.sessions.len();
     output.line(&display_line(&format!("deleted `{principal}` from {place}, with {count} sessions")));
-    match left.as_slice() {
-        [] => Ok(()),
-        [first, ..] => {
-            let problem = format!("{} files or folders of sessions are left, such as {first}", left.len());
-            let help = "correct their rights and run `skein store prune`, or remove them yourself";
-            Err(CommandError::work(display_line(&problem), help))
-        }
-    }
+    left.extend(own_left);
+    retention::check_left(&left)
 }
 
 /// Returns false if there is no such folder.

@@ -1,12 +1,13 @@
 //! Applies `store.retention` of the user's config, at the start of a server and every hour.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use tokio_util::sync::CancellationToken;
 
 use super::folders::Folders;
-use super::output::{CommandError, CommandOutput};
+use super::output::{CommandError, CommandOutput, display_line};
 use super::runtime::session_failure;
+use crate::clock;
 use crate::diagnostic::has_errors;
 use crate::manifest::{self, Layer, Root};
 use crate::session::Sessions;
@@ -41,13 +42,13 @@ pub(super) fn policy(folders: &Folders) -> Result<RetentionPolicy, RetentionConf
 #[derive(Debug)]
 struct ClockWatch {
     wall: SystemTime,
-    steady: Instant,
+    steady: Duration,
 }
 
 impl ClockWatch {
     /// Returns how far the clock was moved since the last call, if that is more than it may be.
-    fn take_jump(&mut self, wall: SystemTime, steady: Instant) -> Option<Duration> {
-        let expected = self.wall + steady.saturating_duration_since(self.steady);
+    fn take_jump(&mut self, wall: SystemTime, steady: Duration) -> Option<Duration> {
+        let expected = self.wall + steady.saturating_sub(self.steady);
         let moved = wall.duration_since(expected).unwrap_or_else(|error| error.duration());
         *self = Self { wall, steady };
         Some(moved).filter(|moved| *moved > MAX_JUMP)
@@ -58,13 +59,13 @@ impl ClockWatch {
 /// after the clock has jumped: it may be wrong, and what it says about the age of sessions too.
 pub(super) async fn keep_applying(sessions: Sessions, place: StorePlace, folders: Folders, ended: CancellationToken) {
     match sessions.finish_removals(&place).await {
-        Ok(0) => {}
-        Ok(count) => tracing::info!(count, "files of sessions were removed that a killed process had left"),
+        Ok((0, _)) => {}
+        Ok((count, _)) => tracing::info!(count, "files of sessions were removed that an earlier removal had left"),
         Err(error) => tracing::warn!(%error, "files of removed sessions could not be removed"),
     }
-    let mut watch = ClockWatch { wall: SystemTime::now(), steady: Instant::now() };
+    let mut watch = ClockWatch { wall: SystemTime::now(), steady: clock::since_boot() };
     loop {
-        match watch.take_jump(SystemTime::now(), Instant::now()) {
+        match watch.take_jump(SystemTime::now(), clock::since_boot()) {
             Some(moved) => {
                 let seconds = moved.as_secs();
                 tracing::warn!(seconds, "the clock has jumped, so no old sessions are removed now; check it");
@@ -78,18 +79,26 @@ pub(super) async fn keep_applying(sessions: Sessions, place: StorePlace, folders
     }
 }
 
-/// Removes the files that a killed process left when it removed sessions.
+/// Removes the files that earlier removals of sessions left. Returns those that are still left, with the reasons.
 pub(super) fn finish_removals(
     tokio: &tokio::runtime::Runtime,
     sessions: &Sessions,
     place: &StorePlace,
     output: &mut CommandOutput,
-) -> Result<(), CommandError> {
-    let count = tokio.block_on(sessions.finish_removals(place)).map_err(|error| session_failure(&error))?;
+) -> Result<Vec<String>, CommandError> {
+    let (count, left) = tokio.block_on(sessions.finish_removals(place)).map_err(|error| session_failure(&error))?;
     if count > 0 {
-        output.note(&format!("removed the files of {count} sessions, which a killed process had left"));
+        output.note(&format!("removed the files of {count} sessions, which an earlier removal had left"));
     }
-    Ok(())
+    Ok(left)
+}
+
+/// Fails if files of removed sessions are left.
+pub(super) fn check_left(left: &[String]) -> Result<(), CommandError> {
+    let [first, ..] = left else { return Ok(()) };
+    let problem = format!("{} files or folders of sessions are left, such as {first}", left.len());
+    let help = "correct their rights and run `skein store prune`, or remove them yourself";
+    Err(CommandError::work(display_line(&problem), help))
 }
 
 async fn apply(sessions: &Sessions, place: &StorePlace, folders: &Folders) {
@@ -113,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_jump_of_the_clock_is_noticed_once() {
-        let (wall, steady) = (SystemTime::now(), Instant::now());
+        let (wall, steady) = (SystemTime::now(), clock::since_boot());
         let mut watch = ClockWatch { wall, steady };
         let day = Duration::from_secs(24 * 60 * 60);
         assert_eq!(watch.take_jump(wall + INTERVAL, steady + INTERVAL), None, "an hour has passed");

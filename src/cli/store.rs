@@ -145,14 +145,15 @@ fn print_totals(what: &str, totals: &StoreTotals, output: &mut CommandOutput) {
 fn prune(place: &StorePlace, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
     let policy = retention::policy(folders)
         .map_err(|error| CommandError::usage(display_line(&error.to_string()), "see `skein check`"))?;
+    let tokio = async_runtime()?;
+    let sessions = place.sessions().map_err(|error| store_failure(&error))?;
+    let sessions = runtime::sessions(sessions, TurnLimits::default(), folders);
+    let left = retention::finish_removals(&tokio, &sessions, place, output)?;
+    retention::check_left(&left)?;
     if policy == RetentionPolicy::default() {
         let problem = "`store.retention` in your config.yaml has neither `days` nor `sessions`";
         return Err(CommandError::usage(problem, "add `store: {retention: {days: 90}}`"));
     }
-    let tokio = async_runtime()?;
-    let sessions = place.sessions().map_err(|error| store_failure(&error))?;
-    let sessions = runtime::sessions(sessions, TurnLimits::default(), folders);
-    retention::finish_removals(&tokio, &sessions, place, output)?;
     let removed = tokio.block_on(sessions.remove_expired(place, policy)).map_err(|error| session_failure(&error))?;
     output.line(&format!("removed {removed} sessions"));
     Ok(())

@@ -4,7 +4,6 @@
 //! Invariant: PostgreSQL decides who owns a session, by its own clock. Nothing here compares clocks of two machines.
 
 use std::fmt;
-use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -64,22 +63,9 @@ impl OwnedSession {
     }
 }
 
-/// Time since the machine started, also while it was suspended. Setting the clock does not change it.
-pub(super) fn boot_time() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
-    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn boot_time_only_grows() {
-        let (earlier, later) = (boot_time(), boot_time());
-        assert!(earlier > Duration::ZERO && later >= earlier);
-    }
 
     #[test]
     fn a_lost_claim_says_that_the_turn_was_interrupted() {

@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::database::{Database, PROGRAM, migration_failure, unusable};
 use super::database_migrator::{MigrationError, check_joining};
-use super::ownership::{OwnedSession, ReplicaId, SessionOwner, boot_time};
+use super::ownership::{OwnedSession, ReplicaId, SessionOwner};
 use super::{StoreAddress, StoreError};
+use crate::clock::since_boot;
 use claims::ClaimAnswer;
 
 /// How long before its expiry a replica starts no more work.
@@ -139,7 +140,7 @@ impl Membership {
         let mut deadline = self.deadline.subscribe();
         loop {
             owned.check()?;
-            if boot_time() < *deadline.borrow_and_update() {
+            if since_boot() < *deadline.borrow_and_update() {
                 return Ok(());
             }
             tokio::select! {
@@ -154,7 +155,7 @@ impl Membership {
     }
 
     fn is_overdue(&self) -> bool {
-        boot_time() >= *self.deadline.borrow()
+        since_boot() >= *self.deadline.borrow()
     }
 }
 
@@ -172,7 +173,7 @@ impl Replica {
         getrandom::fill(&mut random)
             .map_err(|error| unusable(address, format!("the system gives no random numbers: {error}")))?;
         let secret: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        let (id, sent) = (ReplicaId::random(), boot_time());
+        let (id, sent) = (ReplicaId::random(), since_boot());
         let mut link = Database::open(address)?;
         // The caller may run async tasks.
         let joined = std::thread::scope(|scope| {
@@ -278,7 +279,7 @@ impl Replica {
         if membership.ended.is_cancelled() {
             return self.rejoin().await;
         }
-        let (id, expiry, sent) = (membership.id.clone(), self.expiry(), boot_time());
+        let (id, expiry, sent) = (membership.id.clone(), self.expiry(), since_boot());
         let work = move |link: &mut Database| {
             link.write(|queries| {
                 let beaten = queries.execute(BEAT, &[&id.as_str(), &expiry.as_secs_f64()])?;
@@ -311,14 +312,14 @@ impl Replica {
     fn end_if_expired(&self) {
         let membership = self.membership();
         let expiry = *membership.deadline.borrow() + margin(self.expiry());
-        if boot_time() >= expiry && !membership.ended.is_cancelled() {
+        if since_boot() >= expiry && !membership.ended.is_cancelled() {
             tracing::warn!(replica = %membership.id, "no heartbeat reached the store in time; the sessions are given up");
             membership.ended.cancel();
         }
     }
 
     async fn rejoin(&self) -> Result<(), StoreError> {
-        let (id, sent) = (ReplicaId::random(), boot_time());
+        let (id, sent) = (ReplicaId::random(), since_boot());
         let (settings, secret, new) = (self.shared.settings.clone(), self.shared.secret.clone(), id.clone());
         let earlier = self.id();
         let work = move |link: &mut Database| insert(link, &new, Some(&earlier), &settings, &secret);
@@ -476,14 +477,14 @@ mod tests {
 
     #[tokio::test]
     async fn work_waits_for_a_heartbeat_and_ends_with_the_place() {
-        let membership = Membership::new(ReplicaId::random(), boot_time() + Duration::from_secs(60));
+        let membership = Membership::new(ReplicaId::random(), since_boot() + Duration::from_secs(60));
         let session = owned(&membership);
         membership.admit_work(&session).await.unwrap();
         membership.deadline.send_replace(Duration::ZERO);
         let waited = tokio::time::timeout(Duration::from_millis(50), membership.admit_work(&session)).await;
         assert!(waited.is_err(), "after the deadline, work waits");
         let (admitted, ()) = tokio::join!(membership.admit_work(&session), async {
-            membership.deadline.send_replace(boot_time() + Duration::from_secs(60));
+            membership.deadline.send_replace(since_boot() + Duration::from_secs(60));
         });
         admitted.unwrap();
         membership.deadline.send_replace(Duration::ZERO);

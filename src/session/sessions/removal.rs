@@ -95,8 +95,9 @@ impl Sessions {
         Ok((removed, left))
     }
 
-    /// Removes the files of sessions that left the store `place` while a process was killed. Returns their number.
-    pub async fn finish_removals(&self, place: &StorePlace) -> Result<usize, SessionError> {
+    /// Removes the files of sessions that left the store `place` before their files could go. Returns the number of
+    /// sessions without files now, and the files that are left, with the reasons.
+    pub async fn finish_removals(&self, place: &StorePlace) -> Result<(usize, Vec<String>), SessionError> {
         let (folder, name, store) = (self.removals(), self.store.name().to_owned(), place.clone());
         let found = self.run_on_store(move || {
             let unreadable = |error: std::io::Error| StoreError::Unusable {
@@ -113,12 +114,15 @@ impl Sessions {
             }
             Ok(found)
         });
-        let mut count = 0;
+        let (mut count, mut left) = (0, Vec::new());
         for (record, sessions) in found.await? {
-            self.remove_left(Some(record), &sessions).await;
-            count += sessions.len();
+            let files = self.remove_left(Some(record), &sessions).await;
+            if files.is_empty() {
+                count += sessions.len();
+            }
+            left.extend(files);
         }
-        Ok(count)
+        Ok((count, left))
     }
 
     /// Returns what records sessions before they leave the store.
@@ -273,7 +277,7 @@ mod tests {
         let left = ["gone", stored.as_str()].map(|id| LeftSession { id: id.to_owned(), own_folder: None });
         let name = machine.sessions.store.name().to_owned();
         drop(RemovalRecord::note(&machine.sessions.removals(), &name, &left).expect("a record"));
-        assert_eq!(machine.sessions.finish_removals(&machine.place).await.unwrap(), 1);
+        assert_eq!(machine.sessions.finish_removals(&machine.place).await.unwrap(), (1, Vec::new()));
         assert!(gone.iter().all(|folder| !folder.exists()));
         assert!(kept.iter().chain(&unnamed).all(|folder| folder.exists()));
         assert_eq!(machine.records(), 0);
@@ -289,9 +293,11 @@ mod tests {
         std::fs::write(&folders[1], "no folder").unwrap();
         assert!(machine.sessions.delete(&id).await.unwrap());
         assert!(!folders[0].exists() && folders[1].exists());
+        let (count, left) = machine.sessions.finish_removals(&machine.place).await.unwrap();
+        assert_eq!((count, left.len()), (0, 1), "{left:?}");
         assert_eq!(machine.records(), 1);
         std::fs::remove_file(&folders[1]).unwrap();
-        assert_eq!(machine.sessions.finish_removals(&machine.place).await.unwrap(), 1);
+        assert_eq!(machine.sessions.finish_removals(&machine.place).await.unwrap(), (1, Vec::new()));
         assert_eq!(machine.records(), 0);
     }
 
