@@ -142,7 +142,9 @@ pub(super) fn run(
         progress.finish(usage, done.as_ref().ok().and_then(|done| done.session.cost_of(&done.end.usage)));
         let done = done?;
         let verdict = match done.end.ending {
-            StopReason::EndTurn if args.verify => Some(opening.orchestrator.verify(&done.session).await),
+            StopReason::EndTurn if args.verify && done.is_complete() => {
+                Some(opening.orchestrator.verify(&done.session).await)
+            }
             _ => None,
         };
         let report = TurnReport::new(done, progress.take_refusals(), verdict);

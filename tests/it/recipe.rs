@@ -347,8 +347,9 @@ fn the_checks_of_a_recipe_need_consent_like_every_call() {
     let sandbox = Sandbox::new();
     sandbox.write("project/make.yaml", UNTIL_DONE);
     let unheard = model(&["Done."]);
-    let run = unheard.run(&sandbox, &["--recipe", "make.yaml", "--param", "file=made"]);
+    let run = unheard.run(&sandbox, &["--verify", "--recipe", "make.yaml", "--param", "file=made"]);
     assert_eq!((run.code, run.stdout.trim()), (5, "Done."), "nobody is there to be asked: {}", run.whole());
+    assert_eq!(unheard.asked(), 1, "the judge is not asked about work that is not complete");
     assert!(run.stderr.contains("1 tool call was refused:\n  developer__shell {\"command\":"), "{}", run.whole());
     assert!(!sandbox.path("project/tries").exists());
     let unheard = model(&["Done."]);
@@ -378,6 +379,17 @@ fn the_time_limit_of_a_run_also_ends_its_checks() {
         assert_eq!((run.code, run.stdout.trim()), (3, answer), "{}", run.whole());
         assert!(run.stderr.contains("the time limit was reached"), "{}", run.whole());
     }
+}
+
+#[test]
+fn a_rejected_answer_is_not_printed_at_the_time_limit() {
+    let sandbox = Sandbox::new();
+    let recipe = "title: Count\ndescription: Counts.\nprompt: Go.\nresponse: {json_schema: {type: object}}\n";
+    sandbox.write("project/count.yaml", recipe);
+    let (_held, release) = std::sync::mpsc::channel();
+    let model = Model::new(vec![Answer::Stream(says("no JSON")), Answer::Slow(says("{}"), release)]);
+    let run = model.run(&sandbox, &["--time-limit", "6s", "--recipe", "count.yaml"]);
+    assert_eq!((run.code, run.stdout.as_str(), model.asked()), (3, "", 2), "{}", run.whole());
 }
 
 #[test]

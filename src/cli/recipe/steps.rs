@@ -82,6 +82,11 @@ impl RecipeOutcome {
         }
     }
 
+    /// Returns true if nothing failed, was refused or ran out of time.
+    pub(in super::super) fn is_complete(&self) -> bool {
+        self.in_time && self.failed.is_none() && self.refused.is_none()
+    }
+
     /// Returns true if the model finished its answer.
     fn has_answer(&self) -> bool {
         self.in_time && matches!(self.end.ending, StopReason::EndTurn | StopReason::MaxTokens)
@@ -158,6 +163,8 @@ impl FilledRecipe {
             let mut done = self.attempt(session, prompt.clone(), stage).await?;
             used += done.end.usage;
             done.end.usage = used;
+            // An earlier answer did not pass the checks, and there is no other.
+            done.is_rejected |= again > 0 && !done.has_answer();
             let Some(retry) = self.file.retry.as_ref().filter(|_| done.has_answer() && done.failed.is_none()) else {
                 return Ok(done);
             };
@@ -209,14 +216,15 @@ impl FilledRecipe {
             let reason = match read.map_err(anyhow::Error::from).and_then(|read| Ok(read?)) {
                 Ok(value) => {
                     done.structured = Some(value);
+                    done.is_rejected = false;
                     break;
                 }
                 Err(reason) => reason,
             };
+            done.is_rejected = true;
             if again == MAX_CORRECTIONS {
                 let problem = format!("the answer does not fit the recipe's `json_schema`: {reason}");
                 done.failed = Some(CommandError::work(problem, "try another model, or a simpler schema"));
-                done.is_rejected = true;
                 break;
             }
             stage.notify(&format!("the answer does not fit the schema: {reason}"));
