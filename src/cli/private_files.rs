@@ -74,9 +74,17 @@ pub(super) fn write_export(file: &Path, text: &str, force: bool) -> Result<(), C
 
 fn write_private(file: &Path, text: &str, force: bool) -> io::Result<()> {
     const MODE: u32 = 0o600;
-    // A device or a pipe takes the text, and keeps its mode.
-    if fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
-        return fs::OpenOptions::new().write(true).open(file)?.write_all(text.as_bytes());
+    // A device, a pipe or an open file such as `/dev/stdout` takes the text, and keeps its mode.
+    let is_open = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"].iter().any(|open| file.starts_with(open));
+    if is_open || fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
+        return fs::OpenOptions::new().append(true).open(file)?.write_all(text.as_bytes());
+    }
+    // A link to a file that does not exist yet leads to the place of the new file.
+    if let Ok(target) = fs::read_link(file)
+        && !file.exists()
+    {
+        let folder = file.parent().unwrap_or(Path::new("."));
+        return whole_file::create(&folder.join(target), text, MODE);
     }
     match whole_file::create(file, text, MODE) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists && force && !file.is_dir() => {
@@ -182,6 +190,20 @@ mod tests {
         let refusal = write_export(place.path(), "new", true).unwrap_err();
         assert!(refusal.code() == 2 && refusal.problem().contains("is a folder"), "{refusal:?}");
         write_export(Path::new("/dev/null"), "text", false).unwrap();
+    }
+
+    #[test]
+    fn an_export_goes_to_an_open_file_or_through_a_link() {
+        let place = tempfile::tempdir().unwrap();
+        let (file, link) = (place.path().join("report.html"), place.path().join("link"));
+        std::os::unix::fs::symlink("report.html", &link).unwrap();
+        write_export(&link, "old", false).unwrap();
+        assert_eq!((mode(&file), fs::read_to_string(&file).unwrap().as_str()), (0o600, "old"));
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let open = fs::OpenOptions::new().append(true).open(&file).unwrap();
+        let shown = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
+        write_export(Path::new(&shown), " and new", false).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "old and new");
     }
 
     #[test]
