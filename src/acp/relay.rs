@@ -27,6 +27,8 @@ use reconnect::TurnOutcome;
 const INTERNAL_ERROR: i64 = -32603;
 /// Largest message that the server takes.
 const MAX_MESSAGE: usize = 16 << 20;
+/// Bytes of the editor's lines that wait for a connection.
+const MAX_HELD: usize = 32 << 20;
 
 /// A message that the caller must send.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +49,7 @@ pub struct EditorRelay {
     initialize: Option<Value>,
     /// Lines of the editor that wait for a connection.
     held: VecDeque<String>,
+    held_bytes: usize,
     /// Requests of the editor without a response, in order.
     pending: Vec<EditorRequest>,
     sessions: BTreeMap<String, RelaySession>,
@@ -157,7 +160,7 @@ impl EditorRelay {
         // Until the sessions are back, everything waits.
         match self.link {
             LinkState::Ready => self.forward_to_server(line),
-            _ => self.held.push_back(line.to_owned()),
+            _ => self.hold(line),
         }
         self.take_output()
     }
@@ -187,6 +190,7 @@ impl EditorRelay {
 
     /// Answers everything that is open with an error, because there will be no connection any more.
     pub fn give_up(&mut self, problem: &str) -> Vec<RelayOutput> {
+        self.held_bytes = 0;
         let held: Vec<_> = self.held.drain(..).filter_map(|line| serde_json::from_str::<Value>(&line).ok()).collect();
         let held =
             held.iter().filter(|message| message.get("method").is_some()).filter_map(|message| message.get("id"));
@@ -434,8 +438,25 @@ impl EditorRelay {
         }
     }
 
+    /// Keeps a line until there is a connection. Beyond [`MAX_HELD`], a request gets an error, and other lines are lost.
+    fn hold(&mut self, line: &str) {
+        if self.held_bytes + line.len() <= MAX_HELD {
+            self.held_bytes += line.len();
+            return self.held.push_back(line.to_owned());
+        }
+        let message = serde_json::from_str::<Value>(line).unwrap_or_default();
+        match (message.get("method"), message.get("id")) {
+            (Some(_), Some(id)) => {
+                let held = MAX_HELD >> 20;
+                self.fail(id, &format!("the server is away, and {held} MiB of messages wait: send it again later"));
+            }
+            _ => tracing::warn!(bytes = line.len(), "a message for a server that is away is dropped"),
+        }
+    }
+
     fn make_ready(&mut self) {
         self.link = LinkState::Ready;
+        self.held_bytes = 0;
         while let Some(line) = self.held.pop_front() {
             self.forward_to_server(&line);
         }

@@ -434,6 +434,20 @@ fn a_line_that_is_too_large_is_refused_here() {
 }
 
 #[test]
+fn messages_that_wait_for_a_server_are_limited() {
+    let (mut relay, mut server) = opened();
+    cut(&mut relay, &mut server);
+    let params = json!({"cwd": "x".repeat(10 << 20)});
+    for id in 5..8 {
+        assert_eq!(relay.receive_from_editor(&request(id, "session/list", &params)), []);
+    }
+    let output = relay.receive_from_editor(&request(8, "session/list", &params));
+    let [RelayOutput::Editor(line)] = output.as_slice() else { panic!("an error") };
+    assert!(line.contains("32 MiB of messages wait") && line.contains("\"id\":8"), "{line}");
+    assert_eq!(relay.receive_from_editor(&request(9, "session/list", &json!({}))), [], "a small one has room");
+}
+
+#[test]
 fn without_a_server_every_request_gets_an_error() {
     let (mut relay, mut server) = opened();
     relay.receive_from_editor(&request(5, "session/list", &json!({})));
