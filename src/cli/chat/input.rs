@@ -239,7 +239,7 @@ impl Completer for Assistant {
 
 /// Returns where the word to complete starts, and its candidates: the text to show and the text to insert.
 fn complete(words: &CompletionWords, line: &str) -> (usize, Vec<(String, String)>) {
-    let from = line.rfind(char::is_whitespace).map_or(0, |space| space + 1);
+    let from = line.char_indices().rfind(|(_, c)| c.is_whitespace()).map_or(0, |(at, c)| at + c.len_utf8());
     let word = &line[from..];
     let among = |known: &[String], stroke: &str, end: &str| {
         let fitting = known.iter().filter(|name| name.starts_with(word.trim_start_matches('/')));
@@ -304,6 +304,8 @@ mod tests {
         assert_eq!(typed("/model o"), (7, names(&["offline", "openai:x"])));
         assert_eq!(typed("see @"), (4, names(&["@src/"])));
         assert_eq!(typed("see @src/m"), (4, names(&["@src/main.rs"])));
+        assert_eq!(typed("看\u{3000}@src/m"), (6, names(&["@src/main.rs"])));
+        assert_eq!(typed("/mode\u{A0}coding/b"), (7, names(&["coding/backend"])));
         assert_eq!(typed("plain words").1, names(&[]));
     }
 
