@@ -126,8 +126,8 @@ impl Input {
     /// Adds a line to the history, for this and later sessions.
     pub(super) fn remember(&self, line: &str) {
         let mut editor = self.editor.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = sanitize_lines(line);
-        let kept = editor.add_history_entry(&line).is_ok_and(|new| new) && append(&self.file, &line).is_ok();
+        let new = editor.add_history_entry(sanitize_lines(line));
+        let kept = new.is_ok_and(|new| new) && append(&self.file, line).is_ok();
         if !kept {
             tracing::debug!("a line was not kept in the history");
         }
@@ -152,10 +152,16 @@ fn join_continued(mut line: String, ends: &[usize]) -> String {
     line
 }
 
-/// Replaces the control characters of a text, which the line editor would send to the terminal. Keeps lines and tabs.
+/// Replaces the characters of a text with which it could change the terminal or the order of other text. Keeps lines,
+/// tabs and all other invisible characters: the model gets the text again.
 fn sanitize_lines(text: &str) -> String {
-    let sanitize_line = |line: &str| line.split('\t').map(verbatim).collect::<Vec<_>>().join("\t");
+    let sanitize_line = |line: &str| line.trim_end_matches('\r').replace(is_unsafe, "\u{FFFD}");
     text.split('\n').map(sanitize_line).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns true for control characters except tabs, and for embeddings, overrides and isolates of the direction.
+fn is_unsafe(c: char) -> bool {
+    (c.is_control() && c != '\t') || matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Reads the history: one JSON string per line, because an entry may have many lines.
@@ -172,7 +178,7 @@ fn read_history(file: &Path) -> Vec<String> {
             tracing::debug!(%error, "the history could not be made shorter");
         }
     }
-    // An earlier version also kept control characters.
+    // The file has the lines as they were typed.
     entries.iter().skip(skip).map(|entry| sanitize_lines(entry)).collect()
 }
 
@@ -322,6 +328,19 @@ mod tests {
         let assistant = Assistant { words, ..Assistant::default() };
         let (_, found) = assistant.complete("/ev", 3, &Context::new(&MemHistory::new())).unwrap();
         assert_eq!(found[0].replacement, "/evil\u{FFFD}[2J ");
+    }
+
+    #[test]
+    fn invisible_characters_of_the_user_stay() {
+        let text = "שלום\u{200F}! 1\u{FE0F}\u{20E3} co\u{AD}op می\u{200C}روم";
+        assert_eq!(sanitize_lines(text), text);
+        assert_eq!(sanitize_lines("a\u{202E}b\u{2067}c\u{9B}2J"), "a\u{FFFD}b\u{FFFD}c\u{FFFD}2J");
+        let folder = tempfile::tempdir().unwrap();
+        let input = Input::new(folder.path(), Arc::default()).unwrap();
+        input.remember(text);
+        input.remember("a\u{202E}b");
+        assert_eq!(read_history(&input.file), [text, "a\u{FFFD}b"]);
+        assert!(fs::read_to_string(&input.file).unwrap().contains("a\u{202E}b"), "as it was typed");
     }
 
     #[test]
