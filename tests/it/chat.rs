@@ -814,13 +814,20 @@ fn text_of_many_lines_is_pasted_and_typed_as_one_prompt() {
     terminal.type_line("d");
     terminal.shows_times(TOOK, 2);
     assert!(asked(&model.requests()[1]).contains(r"a\nb\nc\nd"), "{:?}", model.requests()[1]);
+    // The first line can still be changed.
+    terminal.waits_for_input();
+    terminal.type_line("ls \\");
+    terminal.type_in("-l");
+    terminal.press(&["Up", "Home", "s", "u", "d", "o", "Space", "Enter"]);
+    terminal.shows_times(TOOK, 3);
+    assert!(asked(&model.requests()[2]).contains(r"sudo ls \n-l"), "{:?}", model.requests()[2]);
     // A backslash of a pasted text stays; only Enter after one continues the input.
     terminal.waits_for_input();
     terminal.paste("docker run \\\n -it x");
     terminal.shows(" -it x");
     terminal.press(&["Enter"]);
-    terminal.shows_times(TOOK, 3);
-    assert!(asked(&model.requests()[2]).contains(r"docker run \\\n -it x"), "{:?}", model.requests()[2]);
+    terminal.shows_times(TOOK, 4);
+    assert!(asked(&model.requests()[3]).contains(r"docker run \\\n -it x"), "{:?}", model.requests()[3]);
     // The arrow brings it back, whole, also in a later session.
     terminal.waits_for_input();
     terminal.press(&["C-d"]);
@@ -830,7 +837,7 @@ fn text_of_many_lines_is_pasted_and_typed_as_one_prompt() {
     terminal.waits_for_input();
     terminal.press(&["Up", "Enter"]);
     terminal.shows(TOOK);
-    assert!(asked(&model.requests()[3]).contains(r"docker run \\\n -it x"), "{:?}", model.requests()[3]);
+    assert!(asked(&model.requests()[4]).contains(r"docker run \\\n -it x"), "{:?}", model.requests()[4]);
 }
 
 #[test]

@@ -62,7 +62,7 @@ pub(super) struct Input {
 struct Assistant {
     words: CompletionWords,
     line: Mutex<String>,
-    /// Where the input ended with a backslash when Enter was pressed. Pasted text may have other backslashes.
+    /// Where `line` ended with a backslash when Enter was pressed. Pasted text may have other backslashes.
     continued: Mutex<Vec<usize>>,
 }
 
@@ -152,6 +152,21 @@ fn join_continued(mut line: String, ends: &[usize]) -> String {
     line
 }
 
+/// Moves the ends behind a change of the line, and drops those whose backslash it removed.
+fn shift_ends(ends: &mut Vec<usize>, before: &str, after: &str) {
+    // The end of the line comes first: of two backslashes before a line end, the last one continues the line.
+    let kept_end = before.bytes().rev().zip(after.bytes().rev()).take_while(|(old, new)| old == new).count();
+    let changed = before.len().min(after.len()) - kept_end;
+    let kept_start = before.bytes().zip(after.bytes()).take(changed).take_while(|(old, new)| old == new).count();
+    ends.retain_mut(|end| {
+        let is_behind = *end > before.len() - kept_end;
+        if is_behind {
+            *end = *end + after.len() - before.len();
+        }
+        is_behind || *end <= kept_start
+    });
+}
+
 /// Replaces the characters of a text with which it could change the terminal or the order of other text. Keeps lines,
 /// tabs and all other invisible characters: the model gets the text again.
 fn sanitize_lines(text: &str) -> String {
@@ -193,7 +208,9 @@ fn private(file: &Path) -> std::io::Result<fs::File> {
 
 impl Assistant {
     fn see(&self, line: &str) {
-        line.clone_into(&mut self.line.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut last = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        shift_ends(&mut self.continued.lock().unwrap_or_else(PoisonError::into_inner), &last, line);
+        line.clone_into(&mut last);
     }
 
     fn saw_nothing(&self) -> bool {
@@ -224,6 +241,7 @@ impl Validator for Assistant {
         if !context.input().ends_with('\\') {
             return Ok(ValidationResult::Valid(None));
         }
+        self.see(context.input());
         self.continued.lock().unwrap_or_else(PoisonError::into_inner).push(context.input().len());
         Ok(ValidationResult::Incomplete)
     }
@@ -348,6 +366,23 @@ mod tests {
         assert_eq!(join_continued("a\\\nä\\\nb".to_owned(), &[2, 6]), "a\nä\nb");
         assert_eq!(join_continued("a\\\nb\\\nc".to_owned(), &[2]), "a\nb\\\nc");
         assert_eq!(join_continued("ä\\\nb".to_owned(), &[2, 9]), "ä\\\nb");
+    }
+
+    #[test]
+    fn a_continued_line_can_be_edited_before_its_end() {
+        let sent = |steps: &[&str]| {
+            let assistant = Assistant::default();
+            assistant.see("ä \\");
+            assistant.continued.lock().unwrap().push("ä \\".len());
+            steps.iter().for_each(|line| assistant.see(line));
+            join_continued((*steps.last().unwrap()).to_owned(), &assistant.take_continued())
+        };
+        assert_eq!(sent(&["ä \\\n", "ä \\\n-l"]), "ä \n-l");
+        assert_eq!(sent(&["ä \\\n-l", "sä \\\n-l", "suä \\\n-l"]), "suä \n-l");
+        assert_eq!(sent(&["ä \\\n-l", " \\\n-l", " b \\\n-l"]), " b \n-l");
+        assert_eq!(sent(&["ä \\\n-l", "ä \\\\\n-l"]), "ä \\\n-l");
+        assert_eq!(sent(&["ä \\\n-l", "ä \n-l", "ä b\\\n-l"]), "ä b\\\n-l");
+        assert_eq!(sent(&["ä \\\n-l", "other"]), "other");
     }
 
     #[test]
