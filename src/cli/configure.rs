@@ -116,7 +116,7 @@ pub(super) fn run(
             *mode = Some(id.mode.to_string());
         }
     }
-    let is_named = args.provider.is_some() || args.model.is_some();
+    let is_named = asks || args.provider.is_some() || args.model.is_some();
     let keeps_model = !is_named && settings.processor.as_ref() == Some(&chosen.model);
     let changes = profile.changes(&chosen, keeps_model, args.key_env.as_deref(), &models);
     let changes: Vec<ConfigEdit<'_>> =

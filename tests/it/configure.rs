@@ -264,6 +264,26 @@ fn a_key_that_is_typed_can_be_corrected_and_is_hidden() {
 }
 
 #[test]
+fn a_model_that_only_the_project_has_is_written() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let config = "version: 1\nprofile: own\nprofiles: {own: {processor: 'openai:scripted'}}\n";
+    sandbox.write("project/.skein/config.yaml", config);
+    assert_eq!(sandbox.skein(&["trust", "--yes"]).code, 0);
+    let terminal = Terminal::start(&sandbox, None, (100, 30), &["configure", "--no-test"]);
+    for question in ["Provider [openai]", "Model [scripted]", "Key for openai", "Agent to begin with"] {
+        terminal.shows(question);
+        terminal.press(&["Enter"]);
+    }
+    terminal.shows("sessions begin with openai:scripted");
+    terminal.shows("[exit 0]");
+    let now = read(sandbox.path("config/config.yaml"));
+    assert!(now.contains("processor: \"openai:scripted\""), "{now}");
+}
+
+#[test]
 fn key_stdin_at_a_terminal_asks_and_hides_the_key() {
     if !full_tests() {
         return;
