@@ -98,6 +98,7 @@ pub(super) fn run(
     if let Some(provider) = &args.forget_key {
         return forget(&provider_facts(provider, &models)?, &keys, args.json, output);
     }
+    let profile = EditedProfile::of(global, plan.manifests())?;
     let asks = args.is_interactive();
     let chosen = if asks {
         ask(&plan, &settings, &models, &keys, output)?
@@ -108,7 +109,6 @@ pub(super) fn run(
         output.line("Nothing was changed.");
         return Ok(());
     };
-    let profile = EditedProfile::of(global, plan.manifests())?;
     if let Some((agent, mode)) = &mut chosen.agent {
         let id = find_mode(&plan, agent, mode.as_deref())?;
         // The mode in the file may belong to another agent.

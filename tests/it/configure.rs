@@ -155,6 +155,10 @@ fn the_profile_of_the_flag_is_changed() {
         assert!(said.code == 2 && said.stderr.contains(expected), "{}", said.stderr);
         assert_eq!(read(sandbox.path("config/config.yaml")), now);
     }
+    // Without flags it would ask, which needs a terminal.
+    let said = configure(&sandbox.with("SKEIN_PROFILE", "own.yaml"), None, &[], "");
+    assert!(said.stderr.contains("is not in your config.yaml"), "{}", said.stderr);
+    assert!(said.code == 2 && said.stderr.contains("SKEIN_PROFILE"), "{}", said.stderr);
 }
 
 #[test]

@@ -35,7 +35,8 @@ impl EditedProfile {
             Some(held) => Ok(Self { name: name.to_owned(), held }),
             None => {
                 let problem = format!("the profile `{}` is not in your config.yaml", display_line(name));
-                Err(CommandError::usage(problem, "change its own file, or name a profile of your config"))
+                let help = "change its own file, or name a profile of your config with --profile or SKEIN_PROFILE";
+                Err(CommandError::usage(problem, help))
             }
         }
     }
