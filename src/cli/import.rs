@@ -290,7 +290,11 @@ impl Import {
             output.line("  nothing to write");
         }
         for (name, services, set) in self.variables() {
-            let what = if set { "is set" } else { "is not set: export it before you use it" };
+            let what = match set {
+                true => "is set",
+                false if self.moved.optional.contains(name) => "is not set, and need not be",
+                false => "is not set: export it before you use it",
+            };
             output.line(&format!("variable {name} ({}) {what}", services.join(", ")));
         }
         for SkippedItem { what, reason } in &self.moved.left_out {

@@ -41,6 +41,8 @@ pub struct ImportedConfig {
     pub approval: Option<ApprovalLevel>,
     /// The variables that services need, each with these services.
     pub variables: BTreeMap<String, BTreeSet<String>>,
+    /// The variables that may stay unset, because they have an empty default.
+    pub optional: BTreeSet<String>,
     pub left_out: Vec<SkippedItem>,
 }
 
@@ -131,6 +133,7 @@ pub fn read_foreign(file: &str, text: &str) -> Result<ImportedConfig, ForeignFil
     for name in &secrets.without_default {
         moved.skip(format!("the default of {name}"), "it may be a secret; set the variable");
     }
+    moved.optional = secrets.optional();
     moved.variables = secrets.into_variables();
     Ok(moved)
 }

@@ -114,6 +114,8 @@ fn a_default_is_kept_unless_it_may_be_a_secret() {
         serde_json::json!({"command": "x", "args": ["--token", "${T:-S3CRET}"]}),
         serde_json::json!({"command": "x", "args": ["--token=${T:-S3CRET}"]}),
         serde_json::json!({"command": "x", "args": ["-p", "${T:-S3CRET}"]}),
+        serde_json::json!({"command": "x", "args": ["-u", "${T:-me:S3CRET}"]}),
+        serde_json::json!({"command": "x", "args": ["-u", "${U}:${T:-S3CRET}"]}),
         serde_json::json!({"command": "x", "args": ["postgres://me:${T:-S3CRET}@h/db"]}),
         serde_json::json!({"command": "x", "env": {"DB_PW": "${T:-S3CRET}"}}),
         serde_json::json!({"command": "x", "env": {"A": "${A_TOKEN:-S3CRET}"}}),
@@ -126,6 +128,22 @@ fn a_default_is_kept_unless_it_may_be_a_secret() {
         let told = format!("{} {:?}", service_text(service(&moved, "x"), "x"), moved.left_out);
         assert!(!told.contains("S3CRET") && told.contains("it may be a secret"), "{told}");
     }
+}
+
+#[test]
+fn a_variable_with_an_empty_default_is_optional() {
+    let args = ["run", "-u", "${UID_X:-1000}", "--token", "${T:-}", "image"];
+    let env = serde_json::json!({"API_KEY": "${API_KEY:-}", "OTHER_KEY": "${OTHER_KEY:-}"});
+    let servers = serde_json::json!({"mcpServers": {
+        "a": {"command": "docker", "args": args, "env": env},
+        "b": {"command": "b", "env": {"OTHER_KEY": "${OTHER_KEY}"}},
+    }});
+    let moved = read_foreign("x.json", &servers.to_string()).expect("read");
+    let kept = stdio(&moved, "a");
+    assert_eq!(kept.args, ["run", "-u", "${env:UID_X:-1000}", "--token", "${env:T:-}", "image"]);
+    assert_eq!(kept.env["API_KEY"], "${env:API_KEY:-}");
+    assert_eq!((left(&moved), variables(&moved)), (vec![], vec!["API_KEY", "OTHER_KEY", "T"]));
+    assert_eq!(moved.optional.iter().collect::<Vec<_>>(), ["API_KEY", "T"]);
 }
 
 #[test]

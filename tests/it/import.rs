@@ -97,6 +97,17 @@ fn what_the_user_has_stays_and_is_said() {
 }
 
 #[test]
+fn a_variable_with_an_empty_default_need_not_be_set() {
+    let sandbox = Sandbox::new();
+    let servers = r#"{"mcpServers": {"x": {"command": "x", "env": {"X_KEY": "${X_KEY:-}", "Y_KEY": "${Y_KEY}"}}}}"#;
+    sandbox.write("project/servers.json", servers);
+    let run = sandbox.skein(&["import", "servers.json"]);
+    for expected in ["X_KEY (x) is not set, and need not be\n", "Y_KEY (x) is not set: export it"] {
+        assert!(run.stdout.contains(expected), "{}", run.whole());
+    }
+}
+
+#[test]
 fn a_config_with_an_error_keeps_its_settings() {
     let sandbox = Sandbox::new();
     let mine = "version: 1\napproval: read-only\nbogus: 1\nprofiles: {default: {processor: 'anthropic:mine'}}\n";

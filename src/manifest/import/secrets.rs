@@ -19,6 +19,8 @@ pub(super) struct ImportedSecrets {
     /// The replaced values, to distinguish two services that each have a `TOKEN`. Never shown.
     values: BTreeMap<String, Option<String>>,
     used_by: BTreeMap<String, BTreeSet<String>>,
+    /// Variables that must be set, because a service uses them without a default.
+    required: BTreeSet<String>,
     /// Variables whose default was dropped, because it may be a secret.
     pub(super) without_default: BTreeSet<String>,
 }
@@ -42,11 +44,21 @@ impl ImportedSecrets {
         self.used_by
     }
 
+    /// Returns the variables that services use only with an empty default.
+    pub(super) fn optional(&self) -> BTreeSet<String> {
+        self.used_by.keys().filter(|name| !self.required.contains(*name)).cloned().collect()
+    }
+
     /// Returns `${env:NAME}` for a value that is stored elsewhere.
     pub(super) fn reference(&mut self, service: &str, name: &str) -> String {
+        self.required.insert(name.to_owned());
+        self.list(service, name);
+        format!("${{env:{name}}}")
+    }
+
+    fn list(&mut self, service: &str, name: &str) {
         self.values.entry(name.to_owned()).or_default();
         self.used_by.entry(name.to_owned()).or_default().insert(service.to_owned());
-        format!("${{env:{name}}}")
     }
 
     /// Replaces a value with `${env:NAME}`. Services with different values for one name get separate variables.
@@ -197,6 +209,11 @@ impl ImportedSecrets {
                         self.values.entry(name.to_owned()).or_default();
                         format!("${{env:{name}:-{default}}}")
                     }
+                    // An empty default is no secret, and the service may start without the variable.
+                    Some("") => {
+                        self.list(service, name);
+                        format!("${{env:{name}:-}}")
+                    }
                     Some(_) => {
                         self.without_default.insert(name.to_owned());
                         self.reference(service, name)
@@ -331,8 +348,9 @@ fn names_secret(text: &str) -> bool {
 fn announces(flag: &str, next: &str) -> bool {
     let is_flag = next.starts_with("--") || (next.starts_with('-') && next.chars().count() <= 2);
     let telling = flag.starts_with('-') && !flag.contains('=') && (is_telling(flag) || flag == "-k");
-    let user = matches!(flag, "-u" | "--user") && next.contains(':');
-    let password = flag == "-p" && may_be_password(&with_defaults(next));
+    let value = with_defaults(next);
+    let user = matches!(flag, "-u" | "--user") && value.contains(':');
+    let password = flag == "-p" && may_be_password(&value);
     !is_flag && (telling || user || password)
 }
 
