@@ -219,6 +219,36 @@ fn arguments_that_only_look_like_keys_stay() {
 }
 
 #[test]
+fn the_program_decides_what_the_flag_p_means() {
+    let of = |command: &str, args: &[&str]| {
+        let servers = serde_json::json!({"mcpServers": {"x": {"command": command, "args": args}}});
+        stdio(&read_foreign("x.json", &servers.to_string()).expect("read"), "x").args.clone()
+    };
+    for (command, args) in [
+        ("npx", &["-y", "-p", "mcp-remote", "mcp-remote", "https://h/mcp"][..]),
+        ("/usr/bin/npm", &["exec", "-p", "one", "-p", "two", "--", "one"]),
+        ("pnpm", &["dlx", "-p", "one", "one"]),
+        ("bunx", &["-p", "one", "one"]),
+        ("uv", &["--directory", "/srv/x", "run", "-p", "python3.12", "server.py"]),
+        ("uvx", &["--from", "one", "-p", "pypy3.10", "two"]),
+        ("docker", &["run", "-p8080:80", "one"]),
+        ("mysql", &["-p${PW}", "-P3306"]),
+    ] {
+        assert_eq!(of(command, args).join(" "), args.join(" ").replace("${", "${env:"));
+    }
+    for (command, args, expected) in [
+        ("npx", &["-y", "one", "-p", "hunter2"][..], "-y one -p ${env:X_P}"),
+        ("uv", &["run", "one", "-p", "hunter2"], "run one -p ${env:X_P}"),
+        ("mysql", &["-uroot", "-phunter2"], "-uroot -p${env:X_PASSWORD}"),
+        ("/usr/bin/mysqldump", &["-p12345", "db"], "-p${env:X_PASSWORD} db"),
+        ("docker", &["exec", "-i", "db", "mariadb", "-phunter2"], "exec -i db mariadb -p${env:X_PASSWORD}"),
+        ("mysql", &["-p${PW:-hunter2}"], "-p${env:PW}"),
+    ] {
+        assert_eq!(of(command, args).join(" "), expected);
+    }
+}
+
+#[test]
 fn a_secret_is_found_in_whatever_way_it_is_written() {
     let jwt = ["eyJhbGciOiJIUzI1NiJ9", "eyJzdWIiOiJ4In0", "S3CRETabcdefghijklmn0"].join(".");
     for server in [

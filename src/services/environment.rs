@@ -59,7 +59,7 @@ pub fn literal_secrets(transport: &Transport) -> SecretValues {
     match transport {
         Transport::Builtin(_) => SecretValues::default(),
         Transport::Stdio(stdio) => {
-            let arguments = secret_arguments(&stdio.args).into_iter().flat_map(with_credentials);
+            let arguments = secret_arguments(&stdio.command, &stdio.args).into_iter().flat_map(with_credentials);
             SecretValues::of(values(&stdio.env).chain(arguments).filter(long))
         }
         Transport::Http(http) => {

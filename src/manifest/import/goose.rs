@@ -110,7 +110,7 @@ fn service(
             }
             Transport::Stdio(StdioTransport {
                 command: secrets.text(name.as_str(), "command", command)?,
-                args: secrets.arguments(name.as_str(), &strings(value.get("args"))?)?,
+                args: secrets.arguments(name.as_str(), command, &strings(value.get("args"))?)?,
                 env,
                 cwd: text("cwd").map(|cwd| secrets.text(name.as_str(), "cwd", cwd)).transpose()?,
             })

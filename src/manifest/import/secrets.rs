@@ -13,6 +13,30 @@ const TELLING: [&str; 12] =
 /// Whole words of a name that suggest that its value is secret. They are parts of many other words.
 const TELLING_WORDS: [&str; 2] = ["pat", "pw"];
 
+/// Programs that run a package. Before the name of the package, `-p` is a package, too, or a version of Python.
+const RUNNERS: [&str; 6] = ["bunx", "npm", "npx", "pnpm", "uv", "uvx"];
+
+/// Commands of these programs that come before a package.
+const RUNNER_COMMANDS: [&str; 5] = ["dlx", "exec", "run", "tool", "x"];
+
+/// Flags of these programs that take the next argument.
+const RUNNER_FLAGS: [&str; 11] = [
+    "-C",
+    "-p",
+    "--directory",
+    "--from",
+    "--index",
+    "--package",
+    "--prefix",
+    "--project",
+    "--python",
+    "--registry",
+    "--with",
+];
+
+/// Programs that take a password directly after `-p`.
+const DATABASE_CLIENTS: [&str; 6] = ["mariadb", "mariadb-admin", "mariadb-dump", "mysql", "mysqladmin", "mysqldump"];
+
 /// The variables found so far.
 #[derive(Default)]
 pub(super) struct ImportedSecrets {
@@ -96,23 +120,35 @@ impl ImportedSecrets {
         Ok(scheme + &self.replace_value(service, variable, value))
     }
 
-    /// Converts the arguments of a program, which may contain keys.
-    pub(super) fn arguments(&mut self, service: &str, args: &[String]) -> Result<Vec<String>, SkipReason> {
+    /// Converts the arguments of the program `command`, which may contain keys.
+    pub(super) fn arguments(
+        &mut self,
+        service: &str,
+        command: &str,
+        args: &[String],
+    ) -> Result<Vec<String>, SkipReason> {
         let mut kept: Vec<String> = Vec::new();
-        let mut before = String::new();
-        for argument in args {
-            let flag_says = announces(&before, argument);
-            let context = DefaultContext::of(flag_says || names_secret(argument) || has_credentials(argument));
+        for (index, argument) in args.iter().enumerate() {
+            let before = &args[..index];
+            let flag_says = announces(command, before, argument);
+            let is_password = client_password(command, before, argument).is_some();
+            let suggests_secret = flag_says || is_password || names_secret(argument) || has_credentials(argument);
+            let context = DefaultContext::of(suggests_secret);
             let filled = self.placeholders(service, argument, context)?;
             let literal = without_placeholders(&filled);
             let assigned =
                 assignment(&filled).filter(|(name, value)| is_telling(name) && !literal_of(value).is_empty());
-            before.clone_from(argument);
             if literal.trim().is_empty() {
                 kept.push(filled);
             } else if flag_says {
                 let flag = kept.last().cloned().unwrap_or_default();
                 kept.push(self.replace_value(service, &format!("{service}_{flag}"), argument));
+            } else if let Some(password) = client_password(command, before, &filled) {
+                let hidden = match literal_of(password).is_empty() {
+                    true => password.to_owned(),
+                    false => self.replace_value(service, &format!("{service}_password"), password),
+                };
+                kept.push(format!("-p{hidden}"));
             } else if let Some((name, value)) = assigned {
                 let variable = if name.starts_with('-') { format!("{service}_{name}") } else { name.to_owned() };
                 let separator = &filled[name.len()..=name.len()];
@@ -234,20 +270,23 @@ impl ImportedSecrets {
     }
 }
 
-/// Returns the arguments of a program that may be secrets: each value with the name of its flag or variable, or with its
-/// position. An argument with a placeholder is not among them.
-pub fn secret_arguments(args: &[String]) -> Vec<(String, String)> {
-    let flags = std::iter::once("").chain(args.iter().map(String::as_str));
+/// Returns the arguments of the program `command` that may be secrets: each value with the name of its flag or variable,
+/// or with its position. An argument with a placeholder is not among them.
+pub fn secret_arguments(command: &str, args: &[String]) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    for (index, (flag, argument)) in flags.zip(args).enumerate() {
+    for (index, argument) in args.iter().enumerate() {
+        let before = &args[..index];
         if argument.contains("${") {
             continue;
         }
         let is_credential = has_credentials(argument)
             || names_secret(argument)
             || (!argument.starts_with("--") && argument.split(BORDERS).any(is_key_shaped));
-        if announces(flag, argument) {
-            found.push((flag.trim_start_matches('-').to_owned(), argument.clone()));
+        if announces(command, before, argument) {
+            let flag = before.last().map_or("", |flag| flag.trim_start_matches('-'));
+            found.push((flag.to_owned(), argument.clone()));
+        } else if let Some(password) = client_password(command, before, argument) {
+            found.push(("p".to_owned(), password.to_owned()));
         } else if let Some((name, value)) = assignment(argument).filter(|(name, _)| is_telling(name)) {
             found.push((name.trim_start_matches('-').to_owned(), value.trim().to_owned()));
         } else if is_credential {
@@ -344,14 +383,36 @@ fn names_secret(text: &str) -> bool {
     false
 }
 
-/// Returns true if a flag suggests that the next argument is a secret.
-fn announces(flag: &str, next: &str) -> bool {
+/// Returns true if the flag at the end of `before` suggests that the next argument is a secret.
+fn announces(command: &str, before: &[String], next: &str) -> bool {
+    let flag = before.last().map_or("", String::as_str);
     let is_flag = next.starts_with("--") || (next.starts_with('-') && next.chars().count() <= 2);
     let telling = flag.starts_with('-') && !flag.contains('=') && (is_telling(flag) || flag == "-k");
     let value = with_defaults(next);
     let user = matches!(flag, "-u" | "--user") && value.contains(':');
-    let password = flag == "-p" && may_be_password(&value);
+    let password = flag == "-p" && may_be_password(&value) && !belongs_to_runner(command, before);
     !is_flag && (telling || user || password)
+}
+
+/// Returns true if the last of these arguments belongs to a program that runs a package, not to the package.
+fn belongs_to_runner(command: &str, args: &[String]) -> bool {
+    let flags = std::iter::once("").chain(args.iter().map(String::as_str));
+    let is_package = |(flag, word): (&str, &String)| {
+        !word.starts_with('-') && !RUNNER_COMMANDS.contains(&word.as_str()) && !RUNNER_FLAGS.contains(&flag)
+    };
+    RUNNERS.contains(&file_name(command)) && !flags.zip(args).any(is_package)
+}
+
+/// Returns the password in an argument `-pPASSWORD` of a database client. Another program, such as `docker`, may run the
+/// client.
+fn client_password<'a>(command: &str, before: &[String], argument: &'a str) -> Option<&'a str> {
+    let password = argument.strip_prefix("-p").filter(|password| !password.is_empty())?;
+    let mut words = std::iter::once(command).chain(before.iter().map(String::as_str));
+    words.any(|word| DATABASE_CLIENTS.contains(&file_name(word))).then_some(password)
+}
+
+fn file_name(program: &str) -> &str {
+    program.rsplit('/').next().unwrap_or(program)
 }
 
 /// Returns true if the value of `-p` may be a password. The flag also stands for a port, a path or a package.
@@ -400,8 +461,11 @@ mod tests {
             "-p",
             "8080",
             "--pw=eighth",
+            "-pnone",
+            "mysql",
+            "-pninth",
         ];
-        let found = secret_arguments(&args.map(str::to_owned));
+        let found = secret_arguments("docker", &args.map(str::to_owned));
         let found: Vec<_> = found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let expected = [
             ("api-key", "first"),
@@ -412,7 +476,10 @@ mod tests {
             ("argument 10", "0123456789abcdef01234567"),
             ("p", "seventh"),
             ("pw", "eighth"),
+            ("p", "ninth"),
         ];
         assert_eq!(found, expected);
+        let args = ["-y", "-p", "some-package", "some-server", "-p", "first"];
+        assert_eq!(secret_arguments("/usr/bin/npx", &args.map(str::to_owned)), [("p".to_owned(), "first".to_owned())]);
     }
 }

@@ -53,7 +53,7 @@ impl ServerEntry<'_> {
         let transport = match (command, self.text("url").or(self.text("serverUrl"))) {
             (Some(command), None) => Transport::Stdio(StdioTransport {
                 command: secrets.text(name.as_str(), "command", command)?,
-                args: secrets.arguments(name.as_str(), &strings(from.get("args"))?)?,
+                args: secrets.arguments(name.as_str(), command, &strings(from.get("args"))?)?,
                 env: environment(name.as_str(), from.get("env"), secrets, moved)?,
                 cwd: self.text("cwd").map(|cwd| secrets.text(name.as_str(), "cwd", cwd)).transpose()?,
             }),

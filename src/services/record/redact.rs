@@ -34,7 +34,7 @@ impl Redaction {
         let (mut texts, labelled) = match transport {
             Transport::Builtin(_) => return redaction,
             Transport::Stdio(stdio) => {
-                for (name, value) in secret_arguments(&stdio.args) {
+                for (name, value) in secret_arguments(&stdio.command, &stdio.args) {
                     redaction.add_words(&value, &format!("[argument {name}]"));
                 }
                 let texts: Vec<_> = stdio.args.iter().chain(&stdio.cwd).chain([&stdio.command]).collect();
