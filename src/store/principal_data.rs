@@ -11,7 +11,7 @@ use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::database::{Database, PRESENT, Queries};
 use super::retention::{RemovedSession, find_open, make_session, read_session};
-use super::sessions::{LEASE_TIME, current_time};
+use super::sessions::{MAX_LEASE_LEFT, current_time};
 use super::{Schema, StoreAddress, StoreError, StorePlace, failure, memories, open, routes, sessions, tokens};
 use crate::principal::Principal;
 
@@ -48,8 +48,7 @@ const CONSENTS: &str = "DELETE FROM consent WHERE principal = $1";
 const USAGE: &str = "DELETE FROM budget WHERE principal = $1";
 const PSEUDONYM: &str = "DELETE FROM audit_key WHERE principal = $1";
 const SESSIONS: &str = "DELETE FROM session WHERE principal = $1 RETURNING id, cwd, files, parent";
-/// SQL: the sessions, and whether a mark says that they are open. `$2` is the present, `$3` an hour after. A later mark
-/// comes from a clock that was ahead, and does not count.
+/// SQL: the sessions, and whether a mark says that they are open. `$2` is the present, `$3` the latest mark that counts.
 const MARKED_SESSIONS: &str = "SELECT id, busy_until BETWEEN $2 AND $3 FROM session WHERE principal = $1";
 const OPEN_ON_REPLICAS: &str =
     "SELECT count(*) FROM session s WHERE s.principal = $1 AND (s.busy_until BETWEEN $2 AND $3
@@ -76,7 +75,7 @@ pub fn remove_principal(
 
 /// Returns the latest mark that counts.
 fn latest_mark(now: i64) -> i64 {
-    now.saturating_add(i64::try_from(LEASE_TIME).unwrap_or(i64::MAX))
+    now.saturating_add(i64::try_from(MAX_LEASE_LEFT).unwrap_or(i64::MAX))
 }
 
 /// Returns the number of sessions that are open, by their marks or the lists of running processes.
@@ -248,20 +247,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_marks_of_the_next_hour_and_lists_count_as_open() {
+    fn only_marks_of_about_an_hour_and_lists_count_as_open() {
         let data = tempfile::tempdir().unwrap();
         let store = super::super::SessionStore::open(data.path()).unwrap();
         let connection = open(&data.path().join("sessions.db"), &sessions::SCHEMA).unwrap();
         let now = i64::try_from(current_time()).unwrap();
-        for (id, until) in [("past", now - 1_000), ("open", now + 60_000), ("ahead", now + 86_400_000), ("listed", 0)] {
+        for (id, until) in [
+            ("past", now - 1_000),
+            ("open", now + 60_000),
+            // Marked by another process after this one has read the clock.
+            ("new", now + 3_660_000),
+            ("ahead", now + 86_400_000),
+            ("listed", 0),
+        ] {
             let insert = "INSERT INTO session
                     (id, principal, cwd, roots, agent, mode, model, created_at, updated_at, events, busy_until)
                 VALUES (?1, 'ann', '/here', '[]', 'goose', 'assistant', 'offline', 0, 0, 1, ?2)";
             connection.execute(insert, params![id, until]).unwrap();
         }
-        assert_eq!(count_open(&connection, "ann", data.path()).unwrap().unwrap(), 1);
-        let lease = store.hold("listed");
         assert_eq!(count_open(&connection, "ann", data.path()).unwrap().unwrap(), 2);
+        let lease = store.hold("listed");
+        assert_eq!(count_open(&connection, "ann", data.path()).unwrap().unwrap(), 3);
         assert_eq!(count_open(&connection, "bob", data.path()).unwrap().unwrap(), 0);
         drop(lease);
     }

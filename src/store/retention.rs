@@ -10,11 +10,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use postgres::Row;
+use postgres::{GenericClient, Row};
 use rusqlite::{Connection, TransactionBehavior, params};
 
-use super::database::{Database, PRESENT};
-use super::sessions::{LEASE_TIME, SCHEMA, current_time, list_open};
+use super::database::{Database, PRESENT, Queries};
+use super::sessions::{LEASE_TIME, MAX_LEASE_LEFT, SCHEMA, current_time, list_open};
 use super::{StoreError, StorePlace, failure, open};
 use crate::principal::SessionFiles;
 
@@ -41,8 +41,7 @@ pub struct RemovedSession {
 
 /// SQL: the first members of families to remove, with the time of their last change. `$1` is the time before which a
 /// change is too old, `$2` the number of sessions to keep per principal, and `$5` the number of rows. `$3` is the
-/// present, `$4` an hour before, and `$6` an hour after. A mark beyond that comes from a clock that was ahead, and does
-/// not count. SQLite numbers parameters in the same way.
+/// present, `$4` an hour before, and `$6` the latest mark that counts. SQLite numbers parameters in the same way.
 const EXPIRED: &str = "SELECT f.key, f.id FROM (
         SELECT h.*, row_number() OVER (PARTITION BY h.principal ORDER BY h.changed DESC, h.id DESC) AS place FROM (
             SELECT s.key, s.id, s.principal, s.busy_until BETWEEN $3 AND $6 AS is_open,
@@ -98,7 +97,7 @@ impl Limits {
             count: policy.count.map_or(i64::MAX, i64::from),
             now: time(now),
             quiet: time(now.saturating_sub(LEASE_TIME)),
-            latest_mark: time(now.saturating_add(LEASE_TIME)),
+            latest_mark: time(now.saturating_add(MAX_LEASE_LEFT)),
         }
     }
 }
@@ -197,8 +196,8 @@ fn find_families(connection: &Connection, open: &BTreeSet<String>) -> rusqlite::
 /// SQL: locks the owner of a family, then its sessions, in the order of the writers. `$1` is the id of its first member.
 const LOCK_OWNER: &str = "SELECT 1 FROM ownership WHERE session = $1 FOR UPDATE";
 const LOCK_FAMILY: &str = "SELECT 1 FROM session WHERE id = $1 OR parent = $1 ORDER BY id FOR UPDATE";
-/// SQL: whether a family was opened or changed meanwhile. `$2` is the present, `$3` an hour before, `$4` an
-/// hour after.
+/// SQL: whether a family was opened or changed meanwhile. `$2` is the present, `$3` an hour before, `$4` the latest mark
+/// that counts.
 const IN_USE: &str = "SELECT EXISTS (SELECT 1 FROM session s WHERE (s.id = $1 OR s.parent = $1)
         AND (s.busy_until BETWEEN $2 AND $4 OR s.updated_at >= $3))
     OR EXISTS (SELECT 1 FROM ownership o JOIN replica r ON r.id = o.replica
@@ -212,15 +211,15 @@ fn remove_from_database(
     note: &mut dyn FnMut(&[RemovedSession]),
 ) -> Result<Vec<RemovedSession>, StoreError> {
     database.write(|queries| {
-        let present: i64 = queries.query_one(PRESENT, &[])?.get(0);
-        let limits = Limits::new(policy, u64::try_from(present).unwrap_or_default());
-        let Limits { oldest, count, now, quiet, latest_mark } = limits;
+        let Limits { oldest, count, now, quiet, latest_mark } = read_limits(queries, policy)?;
         let mut found = Vec::new();
         for expired in queries.query(EXPIRED, &[&oldest, &count, &now, &quiet, &AT_ONCE, &latest_mark])? {
             let id: String = expired.get(1);
             queries.query(LOCK_OWNER, &[&id])?;
             queries.query(LOCK_FAMILY, &[&id])?;
-            // A new statement sees what other processes have written before the locks.
+            // A new statement sees what other processes have written before the locks. Such a mark may end later than
+            // any that counted when the transaction began.
+            let Limits { now, quiet, latest_mark, .. } = read_limits(queries, policy)?;
             if queries.query_one(IN_USE, &[&id, &now, &quiet, &latest_mark])?.get(0) {
                 continue;
             }
@@ -230,6 +229,15 @@ fn remove_from_database(
         note(&found);
         Ok(found)
     })
+}
+
+/// Reads the clock of the database.
+fn read_limits<C: GenericClient>(
+    queries: &mut Queries<'_, C>,
+    policy: RetentionPolicy,
+) -> Result<Limits, postgres::Error> {
+    let present: i64 = queries.query_one(PRESENT, &[])?.get(0);
+    Ok(Limits::new(policy, u64::try_from(present).unwrap_or_default()))
 }
 
 pub(super) fn read_session(row: &Row) -> RemovedSession {

@@ -131,6 +131,16 @@ fn a_mark_of_a_clock_that_was_ahead_does_not_count() {
     assert_eq!(store.apply(Some(2), None), ["child", "head", "parent"]);
 }
 
+#[test]
+fn a_mark_that_another_process_makes_meanwhile_counts() {
+    let store = store();
+    store.add("local", "open", None, 900);
+    // The clean-up has read the clock before.
+    let until = i64::try_from(current_time()).unwrap() + HOUR + 60_000;
+    store.connection.execute("UPDATE session SET busy_until = ?1", [until]).unwrap();
+    assert_eq!(store.apply(Some(2), None), [""; 0]);
+}
+
 #[tokio::test]
 async fn opening_a_session_replaces_a_mark_that_is_too_late() {
     let store = store();

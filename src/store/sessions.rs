@@ -66,8 +66,8 @@ pub use audit::{AuditEntry, AuditFilter, AuditFinding, AuditProblem, ChainReport
 pub use claims::{OwnerHandle, SessionClaim};
 pub use follower::EventFollower;
 pub(super) use id::{is_plain, now as current_time};
-pub(super) use leases::LEASE_TIME;
 pub use leases::SessionLease;
+pub(super) use leases::{LEASE_TIME, MAX_LEASE_LEFT};
 pub(super) use open_list::list_open;
 pub use recall::{COUNTED, RecallMatch, RecallQuery, RecallResults, StoredMessage, TermStats, TermWeights};
 pub(super) use schema::SCHEMA;

@@ -5,12 +5,14 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
+use postgres::{Client, NoTls};
 use skein::principal::{Principal, SessionFiles, SessionGrant, TokenLimits};
 use skein::store::{
     AuditFilter, Correction, FolderFilter, ListFilter, Memory, MemoryFilter, MemoryOwner, NewAuditEntry, NewEvent,
-    NewMemory, NewSession, NewToken, SessionChange, SessionStore, StateEntry, StoreError, StoreKey, StorePlace,
-    StoredConsent, UsageKey, UsageRow,
+    NewMemory, NewSession, NewToken, RetentionPolicy, SessionChange, SessionStore, StateEntry, StoreError, StoreKey,
+    StorePlace, StoredConsent, UsageKey, UsageRow, remove_expired,
 };
 
 use crate::support::postgres::Postgres;
@@ -516,6 +518,33 @@ async fn retention_keeps_an_open_session_in_both_stores() {
         }
         drop(lease);
     }
+}
+
+#[test]
+fn a_session_that_opens_during_a_clean_up_stays() {
+    if !full_tests() {
+        return;
+    }
+    let postgres = Postgres::start();
+    let (url, place) = database(&postgres, "shared");
+    let tokio = tokio::runtime::Runtime::new().unwrap();
+    let store = place.sessions().unwrap();
+    let [first, second] = ["first", "second"].map(|text| tokio.block_on(add_session(&store, None, &[text])));
+    let mut client = Client::connect(&url, NoTls).unwrap();
+    client.execute("UPDATE session SET updated_at = CASE WHEN id = $1 THEN 1 ELSE 2 END", &[&first]).unwrap();
+    // The clean-up takes the older session first, and waits for it.
+    let mut blocker = client.transaction().unwrap();
+    blocker.execute("SELECT 1 FROM session WHERE id = $1 FOR UPDATE", &[&first]).unwrap();
+    let policy = RetentionPolicy { age: Some(Duration::from_secs(1)), count: None };
+    std::thread::scope(|scope| {
+        let cleaning = scope.spawn(|| remove_expired(&place, policy, &mut |_| {}).unwrap());
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        eventually("the clean-up waits", || postgres.sql("shared", waiting) == "1");
+        let lease = tokio.block_on(store.hold_stored(&second)).unwrap();
+        blocker.rollback().unwrap();
+        let removed: Vec<_> = cleaning.join().unwrap().into_iter().map(|session| session.id).collect();
+        assert_eq!((removed, lease.is_some()), (vec![first], true));
+    });
 }
 
 #[test]

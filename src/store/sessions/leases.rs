@@ -17,6 +17,9 @@ use crate::store::StoreError;
 
 /// How long a session counts as open after a process has recorded it, in milliseconds.
 pub(in crate::store) const LEASE_TIME: u64 = 60 * 60 * 1_000;
+/// A record that ends later than this from now comes from a clock that was ahead, and does not count. It is longer than
+/// a lease, because a reader may know the present from a few minutes ago.
+pub(in crate::store) const MAX_LEASE_LEFT: u64 = LEASE_TIME + 5 * 60 * 1_000;
 /// The time between two records.
 pub(super) const RENEWAL: Duration = Duration::from_secs(5 * 60);
 
