@@ -76,9 +76,11 @@ fn is_strategy(text: &str) -> bool {
     name.is_empty() || STRATEGIES.contains(&name)
 }
 
-/// Returns whether the options of a cherry-pick name no strategy but those of git.
+/// Returns whether the options of a cherry-pick name no strategy but those of git. Git writes only one section.
 fn has_harmless_settings(text: &str) -> bool {
-    let is_harmless = |(key, value): &(String, &str)| key != "options.strategy" || STRATEGIES.contains(value);
+    let is_harmless = |(key, value): &(String, &str)| {
+        key.starts_with("options.") && (key != "options.strategy" || STRATEGIES.contains(value))
+    };
     parse_config(text).is_ok_and(|settings| settings.iter().all(is_harmless))
 }
 
@@ -126,7 +128,14 @@ mod tests {
             let expected: &[&str] = if is_harmless { &[] } else { &["rebase-merge/strategy", "sequencer/opts"] };
             assert_eq!(found, expected, "{strategy}");
         }
-        assert_eq!(find(&[("sequencer/opts", "[options] strategy = x/run\n")]), ["sequencer/opts"]);
+        for settings in [
+            "[options] strategy = x/run\n",
+            "\u{feff}[options]\n\tstrategy = x/run\n",
+            "strategy = x/run\n",
+            "[other]\n\tsignoff = true\n",
+        ] {
+            assert_eq!(find(&[("sequencer/opts", settings)]), ["sequencer/opts"], "{settings}");
+        }
         assert_eq!(find(&[("sequencer/todo", "pick 1234567 x\n"), ("sequencer/head", "1234567\n")]), [""; 0]);
     }
 

@@ -11,6 +11,7 @@ const MAX_CONFIG_BYTES: u64 = 256 << 10;
 pub(super) const GIT_FILE_LABEL: &str = "gitdir: ";
 /// What git takes for spaces in a config.
 const SPACES: [char; 3] = [' ', '\t', '\r'];
+const BYTE_ORDER_MARK: char = '\u{feff}';
 /// Longer keys are not shown to the user.
 const MAX_SHOWN_KEY: usize = 64;
 
@@ -38,6 +39,10 @@ pub(super) fn leads_to(path: &Path, label: &str) -> Option<PathBuf> {
 /// Returns the keys of a git config as `section.key` in lower case, with their values. Fails if a line is not
 /// understood, with its key if that is known.
 pub(super) fn parse_config(text: &str) -> Result<Vec<(String, &str)>, Option<String>> {
+    // Git skips it. Here it would hide the first section.
+    if text.starts_with(BYTE_ORDER_MARK) {
+        return Err(None);
+    }
     let mut found = Vec::new();
     let mut section = String::new();
     for line in text.lines().map(|line| line.trim_matches(SPACES)) {
