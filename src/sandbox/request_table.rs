@@ -19,6 +19,8 @@ pub(super) struct RequestTable {
     pub(super) starting: HashMap<u64, mpsc::SyncSender<Result<Option<OwnedFd>, StartFailure>>>,
     pub(super) running: HashMap<u64, watch::Sender<CommandState>>,
     pub(super) opening: HashMap<u64, oneshot::Sender<io::Result<OwnedFd>>>,
+    /// The number of commands so far.
+    pub(super) started: u64,
     pub(super) has_ended: bool,
 }
 

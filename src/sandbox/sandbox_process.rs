@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -68,8 +68,8 @@ struct Shared {
     writes: Mutex<()>,
     commands: Arc<Mutex<RequestTable>>,
     last_id: AtomicU64,
-    /// Commands inside that other programs started.
-    entered: AtomicU64,
+    /// Whether a command of another program has run inside.
+    was_entered: AtomicBool,
     /// The process outside the sandbox whose child is PID 1.
     helper: u32,
     /// Ends when the sandbox process has ended.
@@ -190,7 +190,7 @@ impl SandboxProcess {
             writes: Mutex::default(),
             commands,
             last_id: AtomicU64::new(0),
-            entered: AtomicU64::new(0),
+            was_entered: AtomicBool::new(false),
             helper: helper_id,
             reader: Mutex::new(Some(reader)),
             env,
@@ -291,6 +291,7 @@ impl SandboxProcess {
             if commands.has_ended {
                 return Err(SpawnError::Ended { source: None });
             }
+            commands.started += 1;
             commands.starting.insert(id, started);
             // The exit may arrive before this function returns.
             commands.running.insert(id, state);

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use crate::support::Sandbox;
-use crate::support::acp::{Acp, spoken};
+use crate::support::acp::{Acp, selected, spoken};
 
 /// The terminals of a client, by id, each with its output.
 #[derive(Default)]
@@ -125,6 +125,29 @@ fn terminal_commands_share_the_sandbox_of_the_session() {
     let (_, updates) = client.prompt(&session, "run cat /tmp/between; cat /proc/[0-9]*/comm | grep -c '^sleep$'");
     assert!(spoken(&updates).contains("kept\n1\n"), "{}", spoken(&updates));
     assert_eq!(terminals.borrow().created, 2);
+}
+
+#[test]
+fn a_terminal_command_may_leave_processes() {
+    let sandbox = machine("");
+    if sandbox.skein(&["sandbox", "--explain", "--json"]).json()["layers"]["namespaces"] != "available" {
+        return;
+    }
+    let (mut client, terminals) = client(&sandbox, &["--approval", "auto", "--sandbox", "preferred"]);
+    let requests: Rc<RefCell<Vec<String>>> = Rc::default();
+    let asked = Rc::clone(&requests);
+    client.on("session/request_permission", move |params| {
+        asked.borrow_mut().push(params.to_string());
+        Some(selected("allow_once"))
+    });
+    let session = client.session();
+    client.prompt(&session, "run true");
+    assert_eq!((terminals.borrow().created, requests.borrow().len()), (1, 0));
+    // A process whose parent is outside would not be found, and could have created the folder.
+    let unsandboxed = json!({"command": "mkdir .zed && touch .zed/tasks.json", "unsandboxed": "it needs the host"});
+    client.prompt(&session, &format!("/developer.shell {unsandboxed}"));
+    let requests = requests.borrow();
+    assert!(requests.iter().any(|asked| asked.contains("`.zed` is a protected path")), "{requests:?}");
 }
 
 #[test]

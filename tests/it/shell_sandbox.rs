@@ -314,7 +314,8 @@ fn git_outside_continues_no_rebase_with_a_program() {
 
 #[test]
 fn consent_to_an_unsandboxed_command_covers_its_paths() {
-    let create = |name: &str| format!("mkdir {name} && echo 1 > {name}/tasks.json");
+    // Long enough for several looks for ports in the sandbox, which are no commands.
+    let create = |name: &str| format!("sleep 3; mkdir {name} && echo 1 > {name}/tasks.json");
     let unsandboxed = |name: &str| json!({"command": create(name), "unsandboxed": "it needs the host"});
     let sandbox = Sandbox::new();
     if !has_all_layers(&sandbox) {

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::{SandboxProcess, Shared};
+use crate::sandbox::request_table::lock;
 use crate::sandbox::wire::Namespace;
 
 /// A handle that does not keep its sandbox running.
@@ -26,9 +27,15 @@ impl WeakSandbox {
     /// known.
     pub fn count_if_idle(&self) -> Option<u64> {
         let Some(shared) = self.0.upgrade() else { return Some(u64::MAX) };
-        let count = shared.last_id.load(Ordering::Acquire);
+        // A command counts before its process exists, so the count alone does not tell that nothing runs.
+        let (count, has_command) = {
+            let commands = lock(&shared.commands);
+            (commands.started, !commands.running.is_empty())
+        };
         let has_namespace = shared.namespaces.iter().any(|(kind, _)| *kind == Namespace::Pid);
-        let is_idle = shared.entered.load(Ordering::Acquire) == 0 && has_namespace && has_no_command(shared.helper);
+        // What a process that entered has started may have its parent outside, where it does not count.
+        let was_entered = shared.was_entered.load(Ordering::Acquire);
+        let is_idle = !has_command && !was_entered && has_namespace && has_no_command(shared.helper);
         is_idle.then_some(count)
     }
 }

@@ -121,9 +121,8 @@ impl SandboxEntry {
         }
         let pid = descriptors.first().and_then(outer_pid);
         let group = pid.and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        self.process.shared.last_id.fetch_add(1, Ordering::Relaxed);
-        self.process.shared.entered.fetch_add(1, Ordering::Relaxed);
-        let command = EnteredCommand { socket: stream, group, process: self.process.clone() };
+        self.process.shared.was_entered.store(true, Ordering::Release);
+        let command = EnteredCommand { socket: stream, group, _process: self.process.clone() };
         wire::send(&command.socket, &EntryRequest::Run, &[]).map_err(EntryError::Connection)?;
         Ok(command)
     }
@@ -142,7 +141,7 @@ pub struct EnteredCommand {
     /// `None` if the kernel does not report it.
     group: Option<Pid>,
     /// The sandbox lives as long as the command.
-    process: SandboxProcess,
+    _process: SandboxProcess,
 }
 
 impl EnteredCommand {
@@ -158,6 +157,5 @@ impl Drop for EnteredCommand {
             // ESRCH means that no process of the group is left.
             _ = kill_process_group(group, Signal::KILL);
         }
-        self.process.shared.entered.fetch_sub(1, Ordering::Relaxed);
     }
 }
