@@ -27,7 +27,8 @@ const STOP_NOTE: &str = "a hook of the user asks you to continue";
 pub(super) struct SessionHooks {
     is_reopened: bool,
     has_started: AtomicBool,
-    /// The texts of the hooks at the start. `None` until these hooks have ended, empty once a prompt has the texts.
+    /// The texts of the hooks at the start. `None` until these hooks have ended, empty once a prompt of the history has
+    /// the texts.
     start_texts: Mutex<Option<Vec<String>>>,
 }
 
@@ -69,8 +70,8 @@ impl Session {
             if let Some(reason) = verdict.refusal {
                 return Err(PromptError::HookRefusal { reason });
             }
-            // A refused or cancelled prompt leaves the texts to the next one.
-            let mut texts: Vec<_> = self.start_texts().iter_mut().flat_map(std::mem::take).collect();
+            // A prompt that is not accepted leaves the texts to the next one.
+            let mut texts = self.start_texts().clone().unwrap_or_default();
             texts.extend(verdict.context);
             Ok::<_, PromptError>((!texts.is_empty()).then(|| add_mark(PROMPT_NOTE, &texts.join("\n\n"))))
         };
@@ -78,6 +79,13 @@ impl Session {
             biased;
             () = cancel.cancelled() => Ok(None),
             added = run => added,
+        }
+    }
+
+    /// Forgets the texts of the hooks at the start of the session, if a prompt that enters the history has them.
+    pub(super) fn forget_start_texts(&self, prompt: &[Content]) {
+        if prompt.iter().any(has_mark) {
+            *self.start_texts() = Some(Vec::new());
         }
     }
 
@@ -193,4 +201,10 @@ fn fields<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
 /// Returns text of a hook for the model, which no front end shows as words of the user.
 fn add_mark(note: &str, text: &str) -> Content {
     Content::Injected(between(MARK, ("note", note), "", text).trim_start().to_owned())
+}
+
+/// Returns whether hooks have added this.
+fn has_mark(content: &Content) -> bool {
+    let is_added = |text: &str| text.strip_prefix('<').is_some_and(|text| text.starts_with(MARK));
+    matches!(content, Content::Injected(text) if is_added(text))
 }

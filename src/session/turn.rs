@@ -183,6 +183,7 @@ impl PendingTurn {
             span.record_provider(EXTERNAL_PROVIDER);
             session.admit_work().await?;
         }
+        session.forget_start_texts(&opening.prompt);
         let limited = cancel.child_token();
         let work = async {
             match worker {
@@ -233,6 +234,7 @@ impl Session {
         // The turn may have been cancelled before its history was current.
         self.catch_up(history).await?;
         let recorder = SessionRecorder::new(&self.sessions, self.id(), &self.events, front);
+        self.forget_start_texts(&prompt);
         let prompt = Arc::new(Message::user(prompt));
         history.push(Arc::clone(&prompt));
         recorder.log(Event::Message { message: prompt });

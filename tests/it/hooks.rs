@@ -163,6 +163,9 @@ fn text_of_the_session_start_waits_for_an_accepted_prompt() {
     let session = client.session();
     let text = json!([{"type": "text", "text": "the password"}]);
     client.refused("session/prompt", json!({"sessionId": session, "prompt": text}));
+    // It passes the hooks, and then names no mode.
+    let text = json!([{"type": "text", "text": "@coding/nothing do it"}]);
+    client.refused("session/prompt", json!({"sessionId": session, "prompt": text}));
     client.prompt(&session, "hi");
     client.prompt(&session, "and now?");
     for words in ["hi", "and now?"] {
