@@ -128,7 +128,9 @@ impl ProtectedWatches {
     pub fn accept_unsandboxed(&self, start: &UnsandboxedStart) {
         let created = self.find_pending();
         let is_alone = self.find_activity().is_some_and(|activity| activity == start.activity);
-        let is_pending = |path: &PathBuf| start.pending.iter().any(|pending| path.starts_with(pending));
+        // Consent to a folder would cover its contents too.
+        let is_pending =
+            |path: &PathBuf| start.pending.iter().any(|pending| path.starts_with(pending) || pending.starts_with(path));
         for path in created.iter().filter(|path| is_alone && !is_pending(path)) {
             self.accept(path);
         }
@@ -271,6 +273,25 @@ mod tests {
         watches.lock().started += 1;
         watches.accept_unsandboxed(&start);
         assert_eq!(created(), [".envrc", ".zed"], "a sandbox was started meanwhile");
+    }
+
+    #[test]
+    fn an_unsandboxed_command_does_not_accept_a_folder_with_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let watches = ProtectedWatches::default();
+        let watch = watches.of(std::slice::from_ref(&root), Path::new("/nowhere"));
+        let created = || watch.find_created().into_iter().map(|(_, path)| path.shown).collect::<Vec<_>>();
+        for path in ["new/.git/HEAD", "new/.git/objects/x", "new/.git/hooks/pre-commit"] {
+            write(&root.join(path));
+        }
+        assert_eq!(created(), ["new/.git/hooks"], "a command in a sandbox created it");
+        let start = watches.begin_unsandboxed().unwrap();
+        write(&root.join("new/.git/commondir"));
+        watches.accept_unsandboxed(&start);
+        assert_eq!(created(), ["new/.git"]);
+        fs::remove_file(root.join("new/.git/commondir")).unwrap();
+        assert_eq!(created(), ["new/.git/hooks"]);
     }
 
     #[test]
