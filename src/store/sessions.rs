@@ -23,6 +23,7 @@ mod audit;
 mod audit_access;
 mod backend;
 mod claims;
+mod deletion;
 mod event_ranks;
 mod file_backend;
 mod folder_use;
@@ -375,17 +376,6 @@ impl SessionStore {
         }
         let id = id.to_owned();
         self.read(move |reads, view| reads.family(view, &id)).await
-    }
-
-    /// Deletes a session and its child sessions; returns false if it does not exist.
-    pub async fn delete(&self, id: &str) -> Result<bool, StoreError> {
-        if !self.admits(id).await? {
-            return Ok(false);
-        }
-        if self.shared.unused.take(self.principal(), id).is_some() {
-            return Ok(true);
-        }
-        self.ask(id, Work::Delete).await
     }
 
     /// Finds the events that contain all these words, best match first. The query has no special characters.

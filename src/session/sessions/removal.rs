@@ -38,20 +38,25 @@ impl Sessions {
         // A child session shares the folder of its parent.
         let own = stored.filter(|stored| stored.files == SessionFiles::Own && stored.parent.is_none());
         let left = [LeftSession { id: id.to_owned(), own_folder: own.map(|stored| stored.cwd) }];
-        let record = match is_stored {
-            true => {
-                let (folder, name, noted) = (self.removals(), self.store.name().to_owned(), left.clone());
-                self.run_on_store(move || Ok(RemovalRecord::note(&folder, &name, &noted))).await?
-            }
-            false => None,
+        let record = if is_stored { self.note(&left).await? } else { None };
+        let Some(children) = self.store.delete_family(id).await? else {
+            record.into_iter().for_each(RemovalRecord::finish);
+            return Ok(false);
         };
-        let deleted = self.store.delete(id).await?;
-        if deleted {
+        self.remove_left(record, &left).await;
+        // A turn in another process may have created them since the caller looked for them.
+        if !children.is_empty() {
+            let left: Vec<_> = children.into_iter().map(|id| LeftSession { id, own_folder: None }).collect();
+            let record = self.note(&left).await?;
             self.remove_left(record, &left).await;
-        } else if let Some(record) = record {
-            record.finish();
         }
-        Ok(deleted)
+        Ok(true)
+    }
+
+    /// Records sessions whose files are to be removed.
+    async fn note(&self, left: &[LeftSession]) -> Result<Option<RemovalRecord>, SessionError> {
+        let (folder, name, noted) = (self.removals(), self.store.name().to_owned(), left.to_vec());
+        self.run_on_store(move || Ok(RemovalRecord::note(&folder, &name, &noted))).await
     }
 
     /// Removes the sessions of all principals in `place` that the policy does not keep, and their files on this machine.
@@ -245,6 +250,10 @@ mod tests {
         }
 
         async fn add_session(&self) -> String {
+            self.add_child(None).await
+        }
+
+        async fn add_child(&self, parent: Option<String>) -> String {
             let new = NewSession {
                 cwd: "/here".into(),
                 roots: Vec::new(),
@@ -252,7 +261,7 @@ mod tests {
                 mode: "assistant".to_owned(),
                 model: "offline".to_owned(),
                 approval: None,
-                parent: None,
+                parent,
                 files: SessionFiles::Server,
             };
             let id = self.sessions.store.create(new).await.unwrap();
@@ -308,6 +317,19 @@ mod tests {
         let files = machine.add_files(&id);
         assert!(machine.sessions.delete(&id).await.unwrap());
         assert!(!machine.sessions.delete(&id).await.unwrap(), "it is gone");
+        assert!(files.iter().all(|folder| !folder.exists()));
+        assert_eq!(machine.records(), 0);
+    }
+
+    #[tokio::test]
+    async fn files_of_a_child_go_that_is_created_meanwhile() {
+        let machine = Machine::new();
+        let id = machine.add_session().await;
+        // The caller has looked for child sessions before.
+        let child = machine.add_child(Some(id.clone())).await;
+        let files = [machine.add_files(&id), machine.add_files(&child)].concat();
+        assert!(machine.sessions.delete_one(&id).await.unwrap());
+        assert!(machine.sessions.store.find(&child).await.unwrap().is_none());
         assert!(files.iter().all(|folder| !folder.exists()));
         assert_eq!(machine.records(), 0);
     }

@@ -256,14 +256,16 @@ fn apply(transaction: &Transaction<'_>, job: &Job) -> rusqlite::Result<bool> {
         Work::RemoveState { owner, key } => state::remove(transaction, principal, id, owner, key),
         Work::AddUsage(key, more) => usage_rows::add(transaction, principal, key, more),
         Work::Audit(entry) => audit::append(transaction, principal, id, entry, at),
-        Work::Delete => {
+        Work::Delete(deleted) => {
             // Deleting the events first avoids one cascade look-up per event.
             let events = "DELETE FROM event
                 WHERE session IN (SELECT key FROM session WHERE (id = ?1 OR parent = ?1) AND principal = ?2)";
             transaction.prepare_cached(events)?.execute([id, principal])?;
             // A turn in another process may have created a child since the caller looked for them.
-            let children = "DELETE FROM session WHERE parent = ?1 AND principal = ?2";
-            transaction.prepare_cached(children)?.execute([id, principal])?;
+            let children = "DELETE FROM session WHERE parent = ?1 AND principal = ?2 RETURNING id";
+            let mut children = transaction.prepare_cached(children)?;
+            let ids = children.query_map([id, principal], |row| row.get(0))?;
+            deleted.set(ids.collect::<rusqlite::Result<_>>()?);
             let session = "DELETE FROM session WHERE id = ?1 AND principal = ?2";
             Ok(transaction.prepare_cached(session)?.execute([id, principal])? == 1)
         }

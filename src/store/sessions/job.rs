@@ -1,6 +1,6 @@
 //! A job of the writer: a change of one session, and who waits for it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
@@ -38,7 +38,7 @@ pub(super) enum Work {
     },
     AddUsage(UsageKey, UsageRow),
     Audit(Box<NewAuditEntry>),
-    Delete,
+    Delete(DeletedChildren),
     Copy {
         new: String,
     },
@@ -51,10 +51,25 @@ pub(super) enum Work {
     Nothing,
 }
 
+/// The ids of the child sessions that a deletion removed. The writer's thread sets them before it replies.
+#[derive(Debug, Clone, Default)]
+pub(super) struct DeletedChildren(Arc<Mutex<Vec<String>>>);
+
+impl DeletedChildren {
+    /// Replaces the ids, because a transaction may be tried again.
+    pub(super) fn set(&self, ids: Vec<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ids;
+    }
+
+    pub(super) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 impl Work {
     /// Returns true if the caller relies on it even after a power failure.
     pub(super) fn is_synced(&self) -> bool {
-        matches!(self, Work::Flush | Work::Delete)
+        matches!(self, Work::Flush | Work::Delete(_))
     }
 }
 

@@ -60,7 +60,7 @@ impl SealedWrites {
             Work::AddUsage(key, more) => Work::AddUsage(key.clone(), *more),
             // It names no text: its arguments are a hash.
             Work::Audit(entry) => Work::Audit(entry.clone()),
-            Work::Delete => Work::Delete,
+            Work::Delete(children) => Work::Delete(children.clone()),
             Work::Copy { new } => Work::Copy { new: new.clone() },
             Work::Hold => Work::Hold,
             Work::Release => Work::Release,

@@ -147,7 +147,7 @@ pub(super) fn check_owner<C: GenericClient>(
             Some(owned) if is_held(held, owned) => Ok(()),
             Some(_) | None => Err(JobError::NotOwner),
         }),
-        Work::Delete => match job.owner.as_deref().filter(|owned| is_held(held, owned)) {
+        Work::Delete(_) => match job.owner.as_deref().filter(|owned| is_held(held, owned)) {
             Some(_) => Ok(Ok(())),
             None => {
                 let other = queries.query_opt(OTHER_OWNER, &[&job.session, &replica.id().as_str()])?;

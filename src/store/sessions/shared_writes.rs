@@ -211,15 +211,16 @@ fn apply<C: GenericClient>(
         }
         Work::AddUsage(key, more) => add_usage(queries, principal, key, more),
         Work::Audit(entry) => shared_audit::append(queries, principal, id, entry, at),
-        Work::Delete => {
-            let deleted = "DELETE FROM session WHERE id = $1 AND principal = $2";
-            let is_deleted = queries.execute(deleted, &[&id, &principal])? == 1;
+        Work::Delete(deleted) => {
+            let session = "DELETE FROM session WHERE id = $1 AND principal = $2";
+            let is_deleted = queries.execute(session, &[&id, &principal])? == 1;
             if is_deleted {
                 queries.execute("DELETE FROM ownership WHERE session = $1", &[&id])?;
                 // A turn in another process may have created a child since the caller looked for them. Without its
                 // parent, it can create none.
-                let children = "DELETE FROM session WHERE parent = $1 AND principal = $2";
-                queries.execute(children, &[&id, &principal])?;
+                let children = "DELETE FROM session WHERE parent = $1 AND principal = $2 RETURNING id";
+                let children = queries.query(children, &[&id, &principal])?;
+                deleted.set(children.iter().map(|row| row.get(0)).collect());
             }
             Ok(is_deleted)
         }
