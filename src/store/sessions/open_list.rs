@@ -30,7 +30,8 @@ pub(super) struct OpenList {
 struct ListFile {
     file: File,
     path: PathBuf,
-    lines: usize,
+    /// `None` after a session could not be added.
+    lines: Option<usize>,
 }
 
 /// The fields are dropped afterwards, so the lock ends last.
@@ -51,8 +52,11 @@ impl OpenList {
     pub(super) fn add(&mut self, id: &str) -> io::Result<()> {
         match &mut self.file {
             Some(list) => {
-                list.file.write_all(format!("{id}\n").as_bytes())?;
-                list.lines += 1;
+                // The last line may be a part of one.
+                let line = if list.lines.is_none() { format!("\n{id}\n") } else { format!("{id}\n") };
+                let lines = list.lines.take();
+                list.file.write_all(line.as_bytes())?;
+                list.lines = lines.map(|lines| lines + 1);
             }
             None => self.file = Some(self.create(&[id.to_owned()])?),
         }
@@ -61,8 +65,8 @@ impl OpenList {
 
     /// Makes the list that of these sessions.
     pub(super) fn set(&mut self, open: &[String]) -> io::Result<()> {
-        // The list has at least the open sessions, unless one could not be added.
-        if self.file.as_ref().map_or(0, |list| list.lines) == open.len() {
+        // A list to which all could be added has at least the open sessions.
+        if self.file.as_ref().map_or(Some(0), |list| list.lines) == Some(open.len()) {
             return Ok(());
         }
         self.file = match open {
@@ -83,7 +87,7 @@ impl OpenList {
             file.lock()?;
             file.write_all(text.as_bytes())?;
             match fs::rename(&new, &path) {
-                Ok(()) => return Ok(ListFile { file, path, lines: open.len() }),
+                Ok(()) => return Ok(ListFile { file, path, lines: Some(open.len()) }),
                 // A reader took it for one that was left behind, because it was not locked yet.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < ATTEMPTS => attempts += 1,
                 Err(error) => return Err(error),
@@ -161,6 +165,26 @@ mod tests {
         drop(one);
         assert_eq!(found(data.path()), [""; 0]);
         assert_eq!(fs::read_dir(data.path().join(FOLDER)).unwrap().count(), 0, "no file is left");
+    }
+
+    #[test]
+    fn a_session_that_could_not_be_added_is_listed_later() {
+        let data = tempfile::tempdir().unwrap();
+        let mut list = OpenList::new(data.path());
+        for id in ["a", "b"] {
+            list.add(id).unwrap();
+        }
+        let file = list.file.as_mut().unwrap();
+        // Without the right to write, as on a full disk.
+        let read_only = File::open(&file.path).unwrap();
+        let writable = std::mem::replace(&mut file.file, read_only);
+        list.add("c").unwrap_err();
+        list.file.as_mut().unwrap().file = writable;
+        list.add("d").unwrap();
+        assert_eq!(found(data.path()), ["", "a", "b", "d"]);
+        // As many sessions as lines were written, because one was closed meanwhile.
+        list.set(&ids(&["b", "c", "d"])).unwrap();
+        assert_eq!(found(data.path()), ["b", "c", "d"]);
     }
 
     #[test]
