@@ -90,27 +90,32 @@ impl RemovalRecord {
             if !path.to_string_lossy().ends_with(SUFFIX) {
                 continue;
             }
-            let mut file = match File::open(&path) {
-                // Its process has finished it meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                file => file?,
-            };
-            match file.try_lock() {
-                Ok(()) if file.metadata()?.nlink() == 0 => continue,
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => continue,
-                Err(TryLockError::Error(error)) => return Err(error),
-            }
-            let mut text = String::new();
-            file.read_to_string(&mut text)?;
-            let record = Self { path, _file: file };
-            match serde_json::from_str::<RecordContent>(&text) {
-                Ok(content) if content.store == store => found.push((record, content.sessions)),
+            match Self::read(&path) {
+                Ok(Some((record, content))) if content.store == store => found.push((record, content.sessions)),
                 Ok(_) => {}
-                Err(error) => tracing::warn!(record = %record.path.display(), %error, "a record cannot be read"),
+                // One that another user made must not block the others.
+                Err(error) => tracing::warn!(record = %path.display(), %error, "a record cannot be read"),
             }
         }
         Ok(found)
+    }
+
+    /// Reads a record and locks it. `None` if its process works on it, or has finished it meanwhile.
+    fn read(path: &Path) -> io::Result<Option<(Self, RecordContent)>> {
+        let mut file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        match file.try_lock() {
+            Ok(()) if file.metadata()?.nlink() == 0 => return Ok(None),
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let content = serde_json::from_str(&text)?;
+        Ok(Some((Self { path: path.to_owned(), _file: file }, content)))
     }
 }
 
@@ -132,7 +137,14 @@ mod tests {
         assert_eq!(found("one").len(), 0, "its process works on it");
         drop(record);
         assert_eq!(found("two").len(), 0, "another store");
-        assert_eq!(found("one"), [left]);
+        for (name, content) in [("text.json", &b"\xff"[..]), ("part.json", b"{")] {
+            fs::write(folder.join(name), content).unwrap();
+        }
+        std::os::unix::fs::symlink("circle.json", folder.join("circle.json")).unwrap();
+        assert_eq!(found("one"), [left], "what cannot be read does not hide it");
+        for name in ["text.json", "part.json", "circle.json"] {
+            fs::remove_file(folder.join(name)).unwrap();
+        }
         fs::write(folder.join("half.new"), "{\"store\": \"on").unwrap();
         let records = RemovalRecord::find_interrupted(&folder, "one").unwrap();
         records.into_iter().for_each(|(record, _)| record.finish());
