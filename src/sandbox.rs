@@ -1,6 +1,8 @@
 //! Limits the processes of a session: sandbox profiles, their layers, the proxy to hosts, git access, and the lists of
 //! protected and hidden paths.
 
+#![cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing starts in a sandbox on other systems"))]
+
 mod accept;
 mod cgroup;
 mod command_env;

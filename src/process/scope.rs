@@ -83,6 +83,7 @@ pub(super) struct Children {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux lets a process adopt orphans"))]
 enum Adoption {
     #[default]
     Off,
@@ -173,14 +174,14 @@ impl Children {
 }
 
 /// Makes this process adopt its orphaned descendants, so that they end with their scope. Call it before the first child
-/// is started.
+/// is started. Does nothing on systems other than Linux.
 pub fn adopt_orphans() -> std::io::Result<()> {
-    let mut children = Children::lock();
-    if children.adoption != Adoption::Off {
-        return Ok(());
-    }
     #[cfg(target_os = "linux")]
     {
+        let mut children = Children::lock();
+        if children.adoption != Adoption::Off {
+            return Ok(());
+        }
         rustix::process::set_child_subreaper(Some(getpid()))?;
         if matches!(peek(), Err(rustix::io::Errno::CHILD)) {
             children.adoption = Adoption::On;

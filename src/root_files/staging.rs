@@ -61,7 +61,7 @@ impl StagedFile<'_> {
     }
 
     /// Gives the file its final name. Fails if the name is taken, even if another process took it meanwhile.
-    pub(super) fn create(mut self, name: &OsStr) -> io::Result<()> {
+    pub(super) fn create(self, name: &OsStr) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         {
             use rustix::fs::{RenameFlags, renameat_with};
@@ -70,7 +70,8 @@ impl StagedFile<'_> {
                 Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => {}
                 renamed => {
                     renamed?;
-                    self.is_named = true;
+                    let mut staged = self;
+                    staged.is_named = true;
                     return Ok(());
                 }
             }

@@ -176,6 +176,12 @@ pub enum TerminalUse {
     Controlling,
 }
 
+/// A receiver that is gone is an error and no signal. macOS lacks this flag, but Rust programs ignore SIGPIPE anyway.
+#[cfg(target_os = "linux")]
+const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL;
+#[cfg(not(target_os = "linux"))]
+const SEND_FLAGS: SendFlags = SendFlags::empty();
+
 /// Sends a message and its descriptors.
 pub(super) fn send(
     mut socket: &UnixStream,
@@ -194,7 +200,7 @@ pub(super) fn send(
     }
     // The descriptors travel with the first byte, so the header must be written in one piece: eight bytes always are. The
     // body follows in the same call, so that the receiver wakes up once.
-    let sent = sendmsg(socket, &[IoSlice::new(&header), IoSlice::new(&body)], &mut control, SendFlags::NOSIGNAL)?;
+    let sent = sendmsg(socket, &[IoSlice::new(&header), IoSlice::new(&body)], &mut control, SEND_FLAGS)?;
     match sent.checked_sub(header.len()).and_then(|sent| body.get(sent..)) {
         Some(rest) => socket.write_all(rest),
         None => Err(io::ErrorKind::WriteZero.into()),
