@@ -95,6 +95,11 @@ pub mod runtime;
 /// The command line.
 pub mod cli;
 
+/// Named pipes for tests. The integration tests use the same file.
+#[cfg(test)]
+#[path = "../tests/it/support/fifo.rs"]
+mod test_fifo;
+
 /// The targets of the fuzzer name the library as other crates do.
 #[cfg(test)]
 extern crate self as skein;

@@ -370,7 +370,7 @@ mod tests {
     fn a_pipe_in_the_settings_of_a_project_is_an_error() {
         let (folder, _) = project("one");
         let pipe = folder.path().join(".skein/config.yaml");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("created");
+        crate::test_fifo::make_fifo(&pipe);
         let error = ProjectFiles::find(folder.path()).expect_err("it is refused").to_string();
         assert!(error.contains("config.yaml") && error.contains("neither a file nor a folder"), "{error}");
     }

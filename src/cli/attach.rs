@@ -118,7 +118,7 @@ mod tests {
     fn a_pipe_does_not_go_along() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("notes.md");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        crate::test_fifo::make_fifo(&pipe);
         let Err(error) = prompt_in(folder.path(), "read @notes.md") else { panic!("it is read") };
         assert!(error.problem().contains("is no regular file"), "{}", error.problem());
     }

@@ -146,7 +146,7 @@ mod tests {
     fn a_config_that_is_a_pipe_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("config.yaml");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        crate::test_fifo::make_fifo(&pipe);
         let Err(error) = SettingsFile::of(folder.path()) else { panic!("it is read") };
         assert!(error.problem().contains("it is no regular file"), "{}", error.problem());
     }

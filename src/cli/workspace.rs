@@ -390,7 +390,7 @@ mod tests {
     fn a_profile_that_is_a_pipe_is_refused() {
         let machine = machine();
         let pipe = machine.folders.cwd.join("profile.yaml");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        crate::test_fifo::make_fifo(&pipe);
         let global = Global { profile: Some(pipe.to_string_lossy().into_owned()), ..global() };
         let Err(error) = resolve_quietly(&global, &machine.folders) else { panic!("it is used") };
         assert!(error.problem().contains("cannot be used: it is no regular file"), "{}", error.problem());

@@ -388,7 +388,7 @@ mod tests {
     fn a_prompt_that_is_a_pipe_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("prompt.md");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        crate::test_fifo::make_fifo(&pipe);
         fs::create_dir(folder.path().join("folder.md")).unwrap();
         let root = Root::Disk { path: folder.path().to_owned(), shown: "manifests".to_owned() };
         let problem = |name: &str| root.read_linked_file(Path::new("agent.yaml"), name).unwrap_err().to_string();

@@ -214,7 +214,7 @@ mod tests {
     fn what_is_not_a_regular_file_is_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        crate::test_fifo::make_fifo(&pipe);
         for file in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
             let read = from(file).read();
             assert!(read.problem.unwrap().contains("not a regular file"), "{}", file.display());

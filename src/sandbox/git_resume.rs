@@ -157,7 +157,7 @@ mod tests {
         std::os::unix::fs::symlink("other", path("rebase-merge")).unwrap();
         fs::create_dir(path("sequencer")).unwrap();
         let pipe = path("sequencer/opts");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        crate::test_fifo::make_fifo(&pipe);
         fs::create_dir(path("rebase-apply")).unwrap();
         fs::write(path("empty"), "").unwrap();
         std::os::unix::fs::symlink("../empty", path("rebase-apply/apply-opt")).unwrap();

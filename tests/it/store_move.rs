@@ -15,6 +15,7 @@ use skein::store::{
     StorePlace, StoredConsent, UsageKey, UsageRow, remove_expired,
 };
 
+use crate::support::fifo::make_fifo;
 use crate::support::postgres::Postgres;
 use crate::support::serve::eventually;
 use crate::support::{Run, Sandbox, full_tests};
@@ -296,7 +297,7 @@ async fn a_damaged_file_writes_nothing_and_names_the_line() {
 /// Starts an import from a pipe, passes it the file once to check, and once almost to the end.
 fn start_import(sandbox: &Sandbox, lines: &[String], store: Option<&str>) -> (Child, File) {
     let path = sandbox.path("pipe");
-    let make = || rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let make = || make_fifo(&path);
     make();
     let mut command = sandbox.command(&["store", "import", &path.display().to_string()]);
     command.envs(store.map(|url| ("SKEIN_STORE", url)));

@@ -8,6 +8,7 @@
 
 pub(crate) mod acp;
 mod fake;
+pub(crate) mod fifo;
 pub(crate) mod forwarder;
 mod full_tests;
 pub(crate) mod http;

@@ -303,7 +303,7 @@ mod tests {
         let root = folder.path().canonicalize().unwrap();
         for name in [".gitignore", ".git"] {
             let pipe = root.join(name);
-            rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+            crate::test_fifo::make_fifo(&pipe);
         }
         assert_eq!(ignored_paths(&root).unwrap(), [""; 0].map(PathBuf::from));
         assert_eq!(git_folder(&root, Path::new("/nowhere")), None);

@@ -146,7 +146,7 @@ async fn scratch_folder_and_symlinked_cwd_are_accessible() {
 async fn what_is_not_a_regular_file_is_not_opened() {
     let workshop = Workshop::new();
     let fifo = workshop.path("fifo");
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    crate::test_fifo::make_fifo(&fifo);
     workshop.call("read_file", json!({"path": "fifo"})).await.refused("not a regular file");
     workshop.call("read_file", json!({"path": "."})).await.refused("is a folder");
     workshop.call("write_file", json!({"path": "fifo", "content": ""})).await.refused("not a regular file");
