@@ -116,6 +116,7 @@ fn a_terminal_command_enters_the_sandbox() {
     }
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn terminal_commands_share_the_sandbox_of_the_session() {
     let sandbox = machine("");

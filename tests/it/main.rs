@@ -104,6 +104,7 @@ mod faults;
 /// `skein services add` and its siblings, `skein agents add`.
 mod add_services;
 /// What other users, the project folder and child processes cannot reach: home, memory, files, limits.
+#[cfg(target_os = "linux")]
 mod hardening;
 /// Services that a session enables and disables for those who work for it.
 mod managing;
@@ -130,8 +131,10 @@ mod hostile;
 /// The screen tools with Xvfb and a real window.
 mod screen;
 /// External agents that run in their sandboxes.
+#[cfg(target_os = "linux")]
 mod sandboxed_agents;
 /// Services that run in their sandboxes.
+#[cfg(target_os = "linux")]
 mod sandboxed_services;
 /// Skills, recipes and agent files: through the program, a binding and an editor.
 mod knowledge;
@@ -193,6 +196,7 @@ mod run;
 /// How `skein run` ends: exit codes, refused calls, failed tasks, token totals.
 mod run_outcome;
 /// `skein sandbox`: attempts to leave it, everyday uses, machines with fewer layers, survivors.
+#[cfg(target_os = "linux")]
 mod sandbox;
 /// JSON Schemas against the types.
 mod schemas;
@@ -213,6 +217,7 @@ mod service_login;
 /// docs/services.md against the services.
 mod services_doc;
 /// Shell commands of agents in their sandbox: levels, arguments, results, new protected paths.
+#[cfg(target_os = "linux")]
 mod shell_sandbox;
 /// `skein serve`: checks of requests, tokens, operations.
 mod serve;

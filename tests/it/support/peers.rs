@@ -1,6 +1,8 @@
 //! Agents of the Agent Client Protocol that Skein is tested with as external ones: how each is started, and a client
 //! that talks to one by itself, so that a test can say what it does without Skein in between.
 
+#![cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "some peers run only in sandboxes"))]
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
