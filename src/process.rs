@@ -10,6 +10,11 @@ mod launcher;
 mod listeners;
 mod memory;
 mod output_limit;
+#[cfg(target_os = "linux")]
+mod proc_files;
+#[cfg(not(target_os = "linux"))]
+#[path = "process/no_proc_files.rs"]
+mod proc_files;
 mod program;
 mod reaper;
 mod scope;
@@ -32,6 +37,7 @@ use launcher::GroupLeader;
 pub use launcher::{LaunchedProcess, ProcessLauncher};
 pub use memory::release_free_memory;
 pub use output_limit::{DroppedOutput, OutputLimit, OutputVerdict};
+pub use proc_files::read_proc;
 pub use program::find_program;
 pub use reaper::{Reaper, run as run_reaper};
 use scope::Children;
@@ -226,9 +232,9 @@ pub fn end_descendants() {
     scope::end_descendants();
 }
 
-/// Returns the resident memory of a process in bytes. `None` if the system does not report it.
+/// Returns the resident memory of a process in bytes. `None` if the system does not report it: only Linux does.
 pub fn resident_memory(pid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8(read_proc(&format!("{pid}/status")).ok()?).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1024)

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::proc_files::{list_proc, read_proc};
 use super::scope::ProcessScope;
 use super::table::{Process, ProcessTable};
 
@@ -10,13 +11,14 @@ const LISTEN: &str = "0A";
 
 impl ProcessScope {
     /// Returns whether a process of this scope listens at a TCP port of this machine. Processes that cleared their
-    /// environment do not count. Reads `/proc`, so it may block for some milliseconds.
+    /// environment do not count. Reads `/proc`, so it may block for some milliseconds. Always false on systems other
+    /// than Linux.
     pub fn listens_at(&self, port: u16) -> bool {
         let mut sockets = HashSet::new();
-        for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
+        for table in ["self/net/tcp", "self/net/tcp6"] {
             // A machine without IPv6 has no such table.
-            let text = std::fs::read_to_string(table).unwrap_or_default();
-            sockets.extend(text.lines().filter_map(|line| listening_socket(line, port)));
+            let text = read_proc(table).unwrap_or_default();
+            sockets.extend(String::from_utf8_lossy(&text).lines().filter_map(|line| listening_socket(line, port)));
         }
         if sockets.is_empty() {
             return false;
@@ -36,9 +38,8 @@ fn listening_socket(line: &str, port: u16) -> Option<String> {
 }
 
 fn has_socket(process: &Process, sockets: &HashSet<String>) -> bool {
-    let folder = format!("/proc/{}/fd", process.pid.as_raw_nonzero());
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut links = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+    let files = list_proc(&format!("{}/fd", process.pid.as_raw_nonzero())).unwrap_or_default();
+    let mut links = files.iter().filter_map(|file| std::fs::read_link(file).ok());
     links.any(|link| {
         let number = link.to_str().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']'));
         number.is_some_and(|number| sockets.contains(number))

@@ -1,8 +1,10 @@
-//! Reads the processes of this machine from `/proc`. Empty on systems without `/proc`.
+//! Reads the processes of this machine from `/proc`. Empty on systems other than Linux.
 
 use std::collections::HashMap;
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use super::proc_files::{list_proc, read_proc};
 
 /// The environment variable that names the scope of a process. Children inherit it.
 pub(super) const MARKER: &str = "SKEIN_PROCESS_SCOPE";
@@ -19,7 +21,8 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn read(pid: Pid) -> Option<Self> {
-        Self::parse(pid, &std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?)
+        let stat = read_proc(&format!("{}/stat", pid.as_raw_nonzero())).ok()?;
+        Self::parse(pid, std::str::from_utf8(&stat).ok()?)
     }
 
     /// Parses a `stat` line. The program name is in parentheses and may contain any character, so parsing starts after
@@ -37,7 +40,7 @@ impl Process {
     /// Returns the scope in the process's environment. `None` if there is none or it cannot be read: another user owns
     /// the process, or its memory is closed.
     pub(super) fn marker(&self) -> Option<String> {
-        let environment = std::fs::read(format!("/proc/{}/environ", self.pid.as_raw_nonzero())).ok()?;
+        let environment = read_proc(&format!("{}/environ", self.pid.as_raw_nonzero())).ok()?;
         let mut variables = environment.split(|byte| *byte == 0);
         let value = variables.find_map(|variable| variable.strip_prefix(MARKER.as_bytes())?.strip_prefix(b"="))?;
         Some(String::from_utf8_lossy(value).into_owned())
@@ -58,8 +61,8 @@ pub(super) struct ProcessTable {
 impl ProcessTable {
     pub(super) fn read() -> Self {
         let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+        let paths = list_proc("").unwrap_or_default();
+        let pids = paths.iter().filter_map(|path| Pid::from_raw(path.file_name()?.to_str()?.parse().ok()?));
         for process in pids.filter_map(Process::read) {
             children.entry(process.parent).or_default().push(process);
         }
@@ -102,6 +105,7 @@ mod tests {
         assert_eq!(process, Process { pid, parent: 42, is_zombie: false, start: 1234 });
     }
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn this_process_is_in_the_table() {
         let own = rustix::process::getpid();

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::process::read_proc;
+
 /// How often a group is removed before it is left behind: its processes need a moment to end.
 const MAX_REMOVALS: u32 = 50;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
@@ -21,8 +23,8 @@ impl ControlGroup {
     /// Makes a group with this much memory, in bytes. Fails if Skein's user may not make one here.
     pub(super) fn create(memory: u64) -> io::Result<Self> {
         static LAST: AtomicU64 = AtomicU64::new(0);
-        let own = fs::read_to_string("/proc/self/cgroup")?;
-        let (parent, file) = parent_folder(&own).ok_or(io::ErrorKind::NotFound)?;
+        let own = read_proc("self/cgroup")?;
+        let (parent, file) = parent_folder(&String::from_utf8_lossy(&own)).ok_or(io::ErrorKind::NotFound)?;
         let number = LAST.fetch_add(1, Ordering::Relaxed);
         let folder = parent.join(format!("skein-{}-{number}", std::process::id()));
         fs::create_dir(&folder)?;

@@ -41,7 +41,7 @@ use super::profile::{Enforcement, FileAccess, SandboxProfile};
 use super::proxy::{java_options, proxy_credentials, proxy_variables};
 use super::request_table::{CommandState, RequestTable, kill_status, lock, read_replies};
 use super::wire::{self, InsideTarget, Namespace, Reply, Request, TerminalUse};
-use crate::process::{HelperProcess, Launch, LaunchedProcess, ProcessLauncher};
+use crate::process::{HelperProcess, Launch, LaunchedProcess, ProcessLauncher, read_proc};
 
 pub(super) use activity::WeakSandbox;
 pub use command::SandboxCommand;
@@ -473,8 +473,8 @@ fn visible_root(profile: &SandboxProfile, context: &SandboxContext) -> PathBuf {
 
 /// Reads the process id in Skein's namespace from a descriptor of the process.
 fn outer_pid(handle: &OwnedFd) -> Option<u32> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", handle.as_raw_fd())).ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    let info = read_proc(&format!("self/fdinfo/{}", handle.as_raw_fd())).ok()?;
+    let line = std::str::from_utf8(&info).ok()?.lines().find_map(|line| line.strip_prefix("Pid:"))?;
     line.trim().parse().ok()
 }
 

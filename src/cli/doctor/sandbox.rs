@@ -13,12 +13,13 @@ use super::Findings;
 use crate::diagnostic::Severity;
 use crate::graph::Plan;
 use crate::ids::ModeId;
+use crate::process::read_proc;
 use crate::sandbox::{Enforcement, Layer, LayerState, SandboxProfile, layer_help};
 
 /// Exists in a container of Docker.
 const DOCKER_FILE: &str = "/.dockerenv";
-/// Contains 1 if AppArmor refuses user namespaces to programs without a profile.
-const APPARMOR_SETTING: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+/// The file of `/proc` that contains 1 if AppArmor refuses user namespaces to programs without a profile.
+const APPARMOR_SETTING: &str = "sys/kernel/apparmor_restrict_unprivileged_userns";
 
 /// What decides how the user gets a missing layer.
 #[derive(Debug, Clone)]
@@ -30,11 +31,11 @@ pub(super) struct MachineFacts {
 
 impl MachineFacts {
     fn of_this_machine() -> Result<Self, CommandError> {
-        let setting = std::fs::read_to_string(APPARMOR_SETTING).unwrap_or_default();
+        let setting = read_proc(APPARMOR_SETTING).unwrap_or_default();
         Ok(Self {
             program: own_program()?,
             in_docker: Path::new(DOCKER_FILE).exists(),
-            has_apparmor: setting.trim() == "1",
+            has_apparmor: setting.trim_ascii() == b"1",
         })
     }
 

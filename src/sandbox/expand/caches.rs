@@ -14,6 +14,7 @@ use rustix::process::Pid;
 use sha2::{Digest as _, Sha256};
 
 use super::{BaseAccess, PlannedMount, SandboxContext, path_mount, read_only};
+use crate::process::read_proc;
 use crate::sandbox::layers::Layers;
 use crate::sandbox::plan::MountSource;
 use crate::sandbox::profile::CacheAccess;
@@ -273,9 +274,9 @@ fn parse_process(text: &[u8]) -> Option<(Pid, u64)> {
 
 /// Returns when a process started, in ticks of the kernel since the machine started. `None` if it does not exist.
 fn start_time(process: Pid) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
+    let text = read_proc(&format!("{}/stat", process.as_raw_nonzero())).ok()?;
     // The name in brackets may contain anything. The fields after it begin with the third.
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+    std::str::from_utf8(&text).ok()?.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// Removes temporary folders that a killed process left behind.

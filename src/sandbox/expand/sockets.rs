@@ -6,6 +6,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 
 use super::{PlannedMount, SandboxContext, private_folders, write_paths};
+use crate::process::read_proc;
 use crate::sandbox::plan::MountSource;
 use crate::sandbox::profile::SandboxProfile;
 
@@ -15,8 +16,8 @@ pub(super) fn covers(profile: &SandboxProfile, context: &SandboxContext) -> Vec<
     let private: Vec<PlannedMount> = private_folders(context);
     let in_private = |path: &PathBuf| private.iter().any(|mount| path.starts_with(mount.target.as_path()));
     let in_roots = |path: &PathBuf| context.roots.iter().any(|root| path.starts_with(root));
-    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let sockets = socket_paths(&table).into_iter().filter(|path| !opened.contains(path));
+    let table = read_proc("net/unix").unwrap_or_default();
+    let sockets = socket_paths(&String::from_utf8_lossy(&table)).into_iter().filter(|path| !opened.contains(path));
     sockets
         .filter(|path| !in_private(path) || in_roots(path))
         .map(|path| PlannedMount { target: path.into(), source: MountSource::Cover { keep: Vec::new() } })

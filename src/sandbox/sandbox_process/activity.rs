@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::{SandboxProcess, Shared};
+use crate::process::read_proc;
 use crate::sandbox::request_table::lock;
 use crate::sandbox::wire::Namespace;
 
@@ -50,6 +51,6 @@ fn has_no_command(helper: u32) -> bool {
 
 /// Returns the children of a process with one thread. `None` if the kernel does not tell.
 fn children_of(process: u32) -> Option<Vec<u32>> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).ok()?;
-    text.split_whitespace().map(|child| child.parse().ok()).collect()
+    let text = read_proc(&format!("{process}/task/{process}/children")).ok()?;
+    std::str::from_utf8(&text).ok()?.split_whitespace().map(|child| child.parse().ok()).collect()
 }
