@@ -1,5 +1,9 @@
 //! Reaches a user who does not answer a permission request: the terminal's bell, the desktop, a webhook.
 
+#[cfg(target_os = "linux")]
+mod desktop;
+#[cfg(not(target_os = "linux"))]
+#[path = "attention/no_desktop.rs"]
 mod desktop;
 
 use std::io::{IsTerminal as _, Write as _};

@@ -9,6 +9,7 @@ pub(super) fn variable(name: &str) -> Option<String> {
 }
 
 /// Returns the address of the session's D-Bus. Tries no other address: a program started without a session has no bus.
+#[cfg(target_os = "linux")]
 pub(super) fn session_bus() -> Option<String> {
     variable("DBUS_SESSION_BUS_ADDRESS").or_else(|| {
         let bus = Path::new(&variable("XDG_RUNTIME_DIR")?).join("bus");

@@ -1,25 +1,26 @@
-//! The desktop keyring: a client of the Secret Service on the session's D-Bus.
+//! The desktop keyring, with a cache. Systems other than Linux have none.
 //!
 //! Invariant: a caller waits at most [`PATIENCE`], and the keyring is never asked to show a window. A locked keyring
 //! stays locked.
 
-use std::collections::{BTreeMap, HashMap};
+#[cfg(not(target_os = "linux"))]
+#[path = "keyring/no_secret_service.rs"]
+mod secret_service;
+#[cfg(target_os = "linux")]
+mod secret_service;
+
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::{Serialize, de::DeserializeOwned};
-use zbus::{Connection, DBusError as _, DynamicType, Error, OwnedObjectPath, Type, Variant, fdo};
-
-use super::super::environment::session_bus;
-
 /// A working keyring answers in milliseconds, even if it has to be started first.
 const PATIENCE: Duration = Duration::from_secs(3);
-const SERVICE: &str = "org.freedesktop.secrets";
 
 /// Reasons why the keyring cannot be used.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "the keyring is absent on other systems"))]
 pub(in crate::cli) enum KeyringError {
-    /// There is no desktop, no bus or no service.
+    /// There is no desktop, no bus or no service, or the system is not Linux.
     Absent,
     Locked,
     /// The keyring does not answer in time.
@@ -35,22 +36,6 @@ impl std::fmt::Display for KeyringError {
             KeyringError::Locked => f.write_str("is locked"),
             KeyringError::Silent => write!(f, "did not answer within {} seconds", PATIENCE.as_secs()),
             KeyringError::Failed(problem) => write!(f, "failed: {problem}"),
-        }
-    }
-}
-
-impl From<Error> for KeyringError {
-    /// Keeps only the name of the error, because its message could quote the request.
-    fn from(error: Error) -> Self {
-        match error {
-            Error::MethodError(name, ..) if name.as_str() == "org.freedesktop.Secret.Error.IsLocked" => Self::Locked,
-            Error::MethodError(name, ..) => Self::Failed(name.to_string()),
-            Error::FDO(error) => match *error {
-                fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => Self::Absent,
-                error => Self::Failed(error.name().to_string()),
-            },
-            Error::Connection(..) | Error::Address(_) => Self::Absent,
-            _ => Self::Failed("its answer was not understood".to_owned()),
         }
     }
 }
@@ -73,7 +58,7 @@ impl Keyring {
         if self.trouble() == Some(KeyringError::Silent) {
             return None;
         }
-        let read = self.note_result(ask(async |secrets| secrets.read(name).await));
+        let read = self.note_result(secret_service::read(name));
         let key = read.ok().flatten()?;
         self.lock_cache().insert(name.to_owned(), key.clone());
         Some(key)
@@ -86,7 +71,7 @@ impl Keyring {
     }
 
     pub(super) fn keep(&self, name: &str, key: &str) -> Result<(), KeyringError> {
-        self.note_result(ask(async |secrets| secrets.keep(name, key).await))?;
+        self.note_result(secret_service::keep(name, key))?;
         self.lock_cache().insert(name.to_owned(), key.to_owned());
         Ok(())
     }
@@ -94,7 +79,7 @@ impl Keyring {
     /// Removes the key. Returns whether it existed.
     pub(super) fn forget(&self, name: &str) -> Result<bool, KeyringError> {
         self.lock_cache().remove(name);
-        self.note_result(ask(async |secrets| secrets.forget(name).await))
+        self.note_result(secret_service::forget(name))
     }
 
     /// Returns the error of the last request, if it failed.
@@ -114,112 +99,4 @@ impl Keyring {
     fn lock_cache(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Runs a request on a separate thread, because the caller may be inside async code.
-fn ask<T: Send>(work: impl AsyncFnOnce(&SecretService) -> Result<T, KeyringError> + Send) -> Result<T, KeyringError> {
-    let address = session_bus().ok_or(KeyringError::Absent)?;
-    let asked = move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| KeyringError::Failed(error.to_string()))?;
-        let work = async { work(&SecretService::connect(&address).await?).await };
-        let result = runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await });
-        runtime.shutdown_background();
-        result.unwrap_or(Err(KeyringError::Silent))
-    };
-    let broken = |_| Err(KeyringError::Failed("its answer could not be read".to_owned()));
-    std::thread::scope(|scope| scope.spawn(asked).join().unwrap_or_else(broken))
-}
-
-/// A secret in transit: session, parameters, value, content type.
-type Secret = (OwnedObjectPath, Vec<u8>, Vec<u8>, String);
-
-/// A connection to the service. Secrets are sent unencrypted: a process that can listen on the bus has the same user
-/// and can request them anyway.
-struct SecretService {
-    bus: Connection,
-    session: OwnedObjectPath,
-}
-
-impl SecretService {
-    async fn connect(address: &str) -> Result<Self, KeyringError> {
-        let bus = zbus::connection::Builder::address(address).build().await?;
-        let root = "/org/freedesktop/secrets";
-        let (_, session): (zbus::OwnedVariant, OwnedObjectPath) =
-            call(&bus, root, "Service", "OpenSession", &("plain", Variant::from(""))).await?;
-        Ok(Self { bus, session })
-    }
-
-    async fn service<R>(&self, method: &str, body: &(impl Serialize + DynamicType)) -> Result<R, KeyringError>
-    where
-        R: DeserializeOwned + Type,
-    {
-        call(&self.bus, "/org/freedesktop/secrets", "Service", method, body).await
-    }
-
-    /// Returns the items of that name: the unlocked ones and the locked ones.
-    async fn items(&self, name: &str) -> Result<(Vec<OwnedObjectPath>, Vec<OwnedObjectPath>), KeyringError> {
-        self.service("SearchItems", &(attributes(name),)).await
-    }
-
-    async fn read(&self, name: &str) -> Result<Option<String>, KeyringError> {
-        let (open, locked) = self.items(name).await?;
-        let Some(item) = open.first() else {
-            return if locked.is_empty() { Ok(None) } else { Err(KeyringError::Locked) };
-        };
-        let (secret,): (Secret,) =
-            call(&self.bus, item.as_str(), "Item", "GetSecret", &(self.session.as_ref(),)).await?;
-        Ok(String::from_utf8(secret.2).ok().filter(|key| !key.is_empty()))
-    }
-
-    async fn keep(&self, name: &str, key: &str) -> Result<(), KeyringError> {
-        let (collection,): (OwnedObjectPath,) = self.service("ReadAlias", &("default",)).await?;
-        if collection.as_str() == "/" {
-            return Err(KeyringError::Absent);
-        }
-        let properties: HashMap<&str, Variant<'_>> = HashMap::from([
-            ("org.freedesktop.Secret.Item.Label", Variant::from(format!("Skein: {name}"))),
-            ("org.freedesktop.Secret.Item.Attributes", Variant::from(attributes(name))),
-        ]);
-        let secret = (self.session.as_ref(), Vec::<u8>::new(), key.as_bytes(), "text/plain");
-        let (_, prompt): (OwnedObjectPath, OwnedObjectPath) =
-            call(&self.bus, collection.as_str(), "Collection", "CreateItem", &(properties, secret, true)).await?;
-        ensure_no_prompt(&prompt)
-    }
-
-    async fn forget(&self, name: &str) -> Result<bool, KeyringError> {
-        let (open, locked) = self.items(name).await?;
-        if !locked.is_empty() {
-            return Err(KeyringError::Locked);
-        }
-        for item in &open {
-            let (prompt,): (OwnedObjectPath,) = call(&self.bus, item.as_str(), "Item", "Delete", &()).await?;
-            ensure_no_prompt(&prompt)?;
-        }
-        Ok(!open.is_empty())
-    }
-}
-
-/// Fails if the service returned a prompt, which is a window that it would show first.
-fn ensure_no_prompt(prompt: &OwnedObjectPath) -> Result<(), KeyringError> {
-    if prompt.as_str() == "/" { Ok(()) } else { Err(KeyringError::Locked) }
-}
-
-fn attributes(name: &str) -> HashMap<&str, &str> {
-    HashMap::from([("application", "skein"), ("variable", name)])
-}
-
-async fn call<R>(
-    bus: &Connection,
-    path: &str,
-    interface: &str,
-    method: &str,
-    body: &(impl Serialize + DynamicType),
-) -> Result<R, KeyringError>
-where
-    R: DeserializeOwned + Type,
-{
-    let interface = format!("org.freedesktop.Secret.{interface}");
-    let reply = bus.call_method(Some(SERVICE), path, Some(interface.as_str()), method, body).await?;
-    Ok(reply.body().deserialize()?)
 }
