@@ -22,17 +22,57 @@ fn run(command: &mut Command) -> String {
     said
 }
 
-/// Makes the files of a release in a folder of the sandbox, with the time of a fixed commit.
-fn release(sandbox: &Sandbox, folder: &str) -> PathBuf {
-    require_full_tests("python3");
+/// Writes the program to package.
+fn program(sandbox: &Sandbox) -> PathBuf {
     let program = sandbox.path("program/skein");
     sandbox.write("program/skein", &format!("#!/bin/sh\nexec '{}' \"$@\"\n", env!("CARGO_BIN_EXE_skein")));
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    program
+}
+
+/// Makes the files of a release in a folder of the sandbox, with the time of a fixed commit.
+fn release(sandbox: &Sandbox, folder: &str) -> PathBuf {
+    require_full_tests("python3");
+    let program = program(sandbox);
     let output = sandbox.path(folder);
     let mut command = Command::new(repository("scripts/release"));
     command.arg("--snapshot").arg("--program").arg(&program).arg("--output").arg(&output);
     run(command.env("SOURCE_DATE_EPOCH", "1700000000"));
     output
+}
+
+/// Git in a folder of the sandbox, without the settings of this user.
+fn git(sandbox: &Sandbox, folder: &str) -> Command {
+    require_full_tests("git");
+    let mut git = Command::new("git");
+    git.current_dir(sandbox.path(folder)).env("HOME", sandbox.path("home")).env("GIT_CONFIG_NOSYSTEM", "1");
+    git.args(["-c", "user.name=Ann", "-c", "user.email=ann@example.com"]);
+    git
+}
+
+fn commit_all(sandbox: &Sandbox, folder: &str) {
+    run(git(sandbox, folder).args(["add", "--all"]));
+    run(git(sandbox, folder).args(["commit", "--quiet", "--message", "All files"]));
+}
+
+/// Makes a clean checkout with the files of this repository as they are now.
+fn checkout(sandbox: &Sandbox, folder: &str) {
+    let mut list = Command::new("git");
+    list.current_dir(repository("")).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    for name in run(&mut list).split_terminator('\0').filter(|name| repository(name).is_file()) {
+        let copy = sandbox.path(folder).join(name);
+        std::fs::create_dir_all(copy.parent().expect("a folder")).expect("a folder");
+        std::fs::copy(repository(name), &copy).expect("copied");
+    }
+    run(git(sandbox, folder).args(["init", "--quiet"]));
+    commit_all(sandbox, folder);
+}
+
+/// The script in a checkout, with no flag but the program.
+fn release_in(sandbox: &Sandbox, folder: &str) -> Command {
+    let mut command = Command::new(sandbox.path(folder).join("scripts/release"));
+    command.arg("--program").arg(program(sandbox)).env_remove("SOURCE_DATE_EPOCH");
+    command
 }
 
 /// The commands that `skein help` lists.
@@ -94,6 +134,65 @@ fn two_runs_give_the_same_bytes_and_right_checksums() {
     let notes = read(one.join("release-notes.md"));
     assert!(notes.starts_with(&format!("# Skein {VERSION}\n\n### Added\n")), "{notes}");
     assert!(!notes.contains("\n## "), "no other version is in the notes");
+}
+
+#[test]
+fn two_clean_checkouts_give_the_same_release() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    checkout(&sandbox, "one");
+    run(git(&sandbox, "").args(["clone", "--quiet", "one", "other"]));
+    let sums = ["one", "other"].map(|folder| run(&mut release_in(&sandbox, folder)));
+    assert_eq!(sums[0], sums[1]);
+    let files: BTreeSet<_> = sums[0].lines().filter_map(|line| line.split("  ").nth(1)).map(str::to_owned).collect();
+    let expected = [
+        "release-notes.md".to_owned(),
+        format!("skein-{VERSION}.cdx.json"),
+        format!("skein-agents-{VERSION}.tgz"),
+        "skein-linux-x86_64.tar.gz".to_owned(),
+        format!("skein_{VERSION}_amd64.deb"),
+    ];
+    assert_eq!(files, BTreeSet::from(expected));
+    assert_eq!(run(git(&sandbox, "one").args(["status", "--porcelain"])), "", "the checkout stays clean");
+}
+
+#[test]
+fn notes_are_unreleased_until_the_version_has_a_section() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    checkout(&sandbox, "clone");
+    let release_with = |changelog: &str, tag: bool| {
+        sandbox.write("clone/docs/CHANGELOG.md", changelog);
+        commit_all(&sandbox, "clone");
+        if tag {
+            run(git(&sandbox, "clone").args(["tag", "--force", &format!("v{VERSION}")]));
+        }
+        let output = release_in(&sandbox, "clone").output().expect("the script starts");
+        let notes = sandbox.path("clone/target/release-files/release-notes.md");
+        let notes = output.status.success().then(|| read(notes));
+        (notes, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let unreleased = "# Changelog\n\n## [Unreleased]\n\n- One.\n";
+    let remark = format!("docs/CHANGELOG.md has no [{VERSION}], so the notes are those of [Unreleased]\n");
+    let (notes, said) = release_with(unreleased, false);
+    assert_eq!(notes, Some(format!("# Skein {VERSION}\n\n- One.\n")), "{said}");
+    assert!(said.contains(&remark), "{said}");
+    // A commit with the tag of the version is its release.
+    let (notes, said) = release_with(&format!("{unreleased}- Two.\n"), true);
+    assert_eq!(notes, None, "{said}");
+    assert!(said.contains(&format!("docs/CHANGELOG.md has no text about [{VERSION}]\n")), "{said}");
+    let section = format!("## [{VERSION}] - 2026-01-02\n\n- Three.\n");
+    let (notes, said) = release_with(&format!("{unreleased}\n{section}"), true);
+    assert_eq!(notes, Some(format!("# Skein {VERSION}\n\n- Three.\n")), "{said}");
+    assert!(!said.contains("[Unreleased]"), "{said}");
+    sandbox.write("clone/README.md", "another text");
+    let output = release_in(&sandbox, "clone").output().expect("the script starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.starts_with("release: the checkout has local changes\n"), "{said}");
 }
 
 #[test]
