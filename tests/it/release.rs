@@ -10,7 +10,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::{Sandbox, files_below, full_tests, npm, read, repository, require_full_tests};
+use crate::support::{Sandbox, files_below, full_tests, installed, npm, read, repository, require_full_tests};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -278,7 +278,7 @@ fn the_bill_of_materials_lists_what_is_in_the_program() {
     }
     let sandbox = Sandbox::new();
     let file = release(&sandbox, "files").join(format!("skein-{VERSION}.cdx.json"));
-    let bill: Value = serde_json::from_str(&read(file)).expect("JSON");
+    let bill: Value = serde_json::from_str(&read(&file)).expect("JSON");
     assert_eq!((&bill["bomFormat"], &bill["specVersion"]), (&json!("CycloneDX"), &json!("1.6")));
     assert_eq!(bill["metadata"]["component"]["purl"], format!("pkg:cargo/skein@{VERSION}"));
     let list = |value: &Value| value.as_array().expect("a list").clone();
@@ -299,6 +299,29 @@ fn the_bill_of_materials_lists_what_is_in_the_program() {
     let missing: Vec<_> = section("dependencies").difference(&names).cloned().collect();
     assert!(missing.is_empty(), "not in the bill: {missing:?}");
     assert!(!names.contains("criterion"), "crates of the tests are not in the program");
+}
+
+#[test]
+fn the_bill_of_materials_fits_the_schema_of_cyclonedx() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let file = release(&sandbox, "files").join(format!("skein-{VERSION}.cdx.json"));
+    let faults = |file: &Path| {
+        let mut check = Command::new(installed("tests/python/venv/bin/python"));
+        check.arg("-B").arg(repository("tests/python/sbom_check.py")).arg(file);
+        let output = check.output().expect("Python starts");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (is_valid, said) = faults(&file);
+    assert!(is_valid, "{said}");
+    let mut bill: Value = serde_json::from_str(&read(&file)).expect("JSON");
+    bill["components"][0]["type"] = json!("crate");
+    bill["serialNumber"] = json!("1");
+    std::fs::write(&file, bill.to_string()).expect("written");
+    let (is_valid, said) = faults(&file);
+    assert!(!is_valid && said.contains("$.components[0].type") && said.contains("$.serialNumber"), "{said}");
 }
 
 #[test]
