@@ -390,13 +390,16 @@ impl ManifestReader<'_> {
     }
 }
 
-/// Reads a standalone document and validates it against its schema. `None` if it is invalid.
+/// Reads a standalone document and validates it against its schema. `None` if it is invalid or of a newer version.
 pub fn read_as<T: DeserializeOwned>(
     kind: DocumentKind,
     value: Value,
     source: &SourceFile,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Option<T> {
+    if let Some(object) = value.as_object() {
+        migrate::check_version(object, source, diagnostics).ok()?;
+    }
     let found = schema::validate(kind, &value, source);
     if found.is_empty() {
         return deserialize(value, source, diagnostics);

@@ -12,7 +12,7 @@ use super::managed_config::{ManagedConfig, ManagedName, ManagedProvider, ModelPr
 use super::managed_exclusion::{ListRule, ListVerdict, ManagedExclusion, ManagedSetting, judge};
 use super::schema::DocumentKind;
 use super::yaml::{DocumentPath, SourceFile};
-use super::{Layer, complete, migrate};
+use super::{Layer, complete};
 use crate::diagnostic::Diagnostic;
 use crate::ids::{ModeId, ModelRef, NamePattern};
 use crate::sandbox::StatedEnforcement;
@@ -102,9 +102,6 @@ impl ManagedLayer {
             };
             if let Some(object) = value.as_object_mut() {
                 complete::complete_version(object, &source, found);
-                if migrate::check_version(object, &source, found).is_err() {
-                    continue;
-                }
             }
             let config = super::read_as(DocumentKind::Managed, value, &source, found);
             entries.extend(config.map(|config| ManagedEntry::new(config, source)));

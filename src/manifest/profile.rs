@@ -6,9 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Value, json};
+
 use super::config::{Profile, ProfileService};
 use super::layers::{ConfigEntry, DisableSource, SelectedProfile, ServiceEntry};
 use super::managed_exclusion::ManagedExclusion;
+use super::model::VERSION;
 use super::schema::DocumentKind;
 use super::yaml::SourceFile;
 use super::{Layer, Manifests, Requires, Transport};
@@ -60,6 +63,15 @@ impl ServiceList {
 /// Returns true for a compiled-in service, also if the user overrides its manifest.
 fn is_builtin(entry: &ServiceEntry) -> bool {
     matches!(entry.manifest.transport, Transport::Builtin(_)) && entry.layer != Layer::Editor
+}
+
+/// Removes this build's version from a profile file. Only a file has one, not a profile in a config. Keeps other values,
+/// which are reported.
+fn without_version(mut value: Value) -> Value {
+    if let Some(object) = value.as_object_mut().filter(|object| object.get("version") == Some(&json!(VERSION))) {
+        object.remove("version");
+    }
+    value
 }
 
 /// The profiles that apply: the user's and the project's.
@@ -126,6 +138,7 @@ impl Manifests {
             Some(ProfileSelection::File { file, text }) => {
                 let source = SourceFile::new(file.clone(), text.clone());
                 let value = super::yaml::parse(&source).map_err(|diagnostic| found.push(*diagnostic)).ok();
+                let value = value.map(without_version);
                 let profile = value.and_then(|value| super::read_as(DocumentKind::Profile, value, &source, found));
                 profile.map(|profile| SelectedProfile::File { profile: Box::new(profile), source })
             }

@@ -10,7 +10,7 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::paths::LocationSegment;
 use jsonschema::{JsonType, ValidationError, Validator};
 use schemars::generate::SchemaSettings;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::assertions::AssertionFile;
 use super::config::{Config, Profile};
@@ -107,7 +107,7 @@ impl CompiledSchema {
 pub fn generate(kind: DocumentKind) -> Value {
     // YAML language servers support draft 7 best.
     let generator = SchemaSettings::draft07().into_generator();
-    match kind {
+    let mut schema: Value = match kind {
         DocumentKind::Agent => generator.into_root_schema_for::<AgentManifest>(),
         DocumentKind::Service => generator.into_root_schema_for::<ServiceManifest>(),
         DocumentKind::Config => generator.into_root_schema_for::<Config>(),
@@ -116,7 +116,16 @@ pub fn generate(kind: DocumentKind) -> Value {
         DocumentKind::Assertions => generator.into_root_schema_for::<AssertionFile>(),
         DocumentKind::Managed => generator.into_root_schema_for::<ManagedConfig>(),
     }
-    .into()
+    .into();
+    // A profile in a config has no version, so it is not in the type.
+    if kind == DocumentKind::Profile
+        && let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut)
+    {
+        let version =
+            json!({"type": "integer", "minimum": 1, "maximum": 1, "description": "Format version of this file: 1."});
+        fields.insert("version".to_owned(), version);
+    }
+    schema
 }
 
 /// The maximum number of errors reported per file.

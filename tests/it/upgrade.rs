@@ -150,6 +150,23 @@ fn newer_databases_are_refused_and_not_changed() {
     assert!(before == after, "no byte was changed");
 }
 
+/// The service opens its store when a tool is called.
+#[test]
+fn a_tool_call_refuses_a_newer_database() {
+    let sandbox = newest_machine();
+    let file = sandbox.path("data/memory.db");
+    let connection = rusqlite::Connection::open(&file).expect("opens");
+    connection.pragma_update(None, "user_version", 99).expect("written");
+    drop(connection);
+    let before = fs::read(&file).expect("a file");
+    let run = sandbox.skein(&["run", "-a", "goose", "-m", "assistant", "/memory.recall {\"query\":\"harbour\"}"]);
+    let said = "the store [TMP]/data/memory.db was written by a newer skein (version 99, ";
+    assert!(run.whole().contains(said), "{}", run.whole());
+    assert!(run.whole().contains("use that skein, or another data folder"), "{}", run.whole());
+    assert!(!run.stdout.contains("opens at nine"), "{}", run.whole());
+    assert_eq!(before, fs::read(&file).expect("a file"), "no byte was changed");
+}
+
 #[test]
 fn a_newer_trust_file_is_refused_and_not_changed() {
     let sandbox = newest_machine();
@@ -184,15 +201,36 @@ fn newer_recordings_are_refused() {
 #[test]
 fn newer_manifests_and_configs_are_refused_with_their_place() {
     let sandbox = newest_machine();
-    let manifest = read(sandbox.path("project/.skein/agents/notes.yaml"));
-    sandbox.write("project/.skein/agents/notes.yaml", &manifest.replace("version: 1", "version: 2"));
-    let config = read(sandbox.path("config/config.yaml"));
-    sandbox.write("config/config.yaml", &config.replace("version: 1", "version: 2"));
+    for file in ["project/.skein/agents/notes.yaml", "project/.skein/services/clock.yaml", "config/config.yaml"] {
+        let text = read(sandbox.path(file));
+        sandbox.write(file, &text.replace("version: 1", "version: 2"));
+    }
     let run = sandbox.skein(&["check", "--quiet"]);
     assert_ne!(run.code, 0, "{}", run.whole());
-    for file in [".skein/agents/notes.yaml:1:", "config/config.yaml:1:"] {
+    for file in [".skein/agents/notes.yaml:1:", ".skein/services/clock.yaml:1:", "config/config.yaml:1:"] {
         let reported = run.whole().lines().any(|line| line.contains(file) && line.contains("error[E008]"));
         assert!(reported, "{file}: {}", run.whole());
     }
     assert!(run.whole().contains("the file is of version 2; this skein reads up to version 1"), "{}", run.whole());
+}
+
+#[test]
+fn newer_files_that_a_flag_names_are_refused() {
+    for (flag, text) in [
+        ("--profile", "processor: offline"),
+        ("--managed", "approval: ask"),
+        ("--assert", "kind: assertions\nassert: [{modes: {group: command}, sandbox: present}]"),
+    ] {
+        let sandbox = newest_machine();
+        let arguments = ["check", "--quiet", flag, "file.yaml"];
+        sandbox.write("project/file.yaml", &format!("version: 1\n{text}\n"));
+        let run = sandbox.skein(&arguments);
+        assert_eq!(run.code, 0, "{flag}: {}", run.whole());
+        sandbox.write("project/file.yaml", &format!("version: 2\n{text}\n"));
+        let run = sandbox.skein(&arguments);
+        assert_ne!(run.code, 0, "{flag}: {}", run.whole());
+        let said = "error[E008]: the file is of version 2; this skein reads up to version 1";
+        assert!(run.whole().contains(&format!("file.yaml:1:10: {said}")), "{flag}: {}", run.whole());
+        assert!(run.whole().contains("use a newer skein"), "{flag}: {}", run.whole());
+    }
 }
