@@ -17,7 +17,7 @@ pub use address::{AddressKind, address_kind};
 pub use command_hosts::remote_hosts_in_command;
 pub use dial::{Network, SystemNetwork};
 pub use host::{HostPattern, HostPatternError, RemoteHost, UnstatedPort};
-pub use http_client::{client_builder, is_trust_failure, tls_provider};
+pub use http_client::{TrustedRoots, TrustedRootsError, client_builder, is_trust_failure, tls_provider};
 pub use json_client::{JsonClient, JsonClientError, JsonEventReader, JsonReply};
 pub use json_document::{DocumentClient, JsonDocumentError, is_private_url};
 pub use protobuf_json::restore_integers;

@@ -11,7 +11,7 @@ use reqwest::redirect::Policy;
 use serde_json::Value;
 
 use super::event_parser::EventParser;
-use super::http_client::client_builder;
+use super::http_client::{TrustedRoots, client_builder, client_builder_with_roots};
 
 /// Maximum size of an answer or an event, in bytes.
 const MAX_ANSWER: usize = 16 << 20;
@@ -63,6 +63,21 @@ pub struct JsonEventReader {
 impl JsonClient {
     /// Creates a client that sends these headers. Fails if one is not valid.
     pub fn new(headers: impl IntoIterator<Item = (String, String)>) -> Result<Self, JsonClientError> {
+        Self::from_builder(client_builder(), headers)
+    }
+
+    /// Creates a client that trusts only these certificates. Fails if a header is not valid.
+    pub fn with_roots(
+        roots: &TrustedRoots,
+        headers: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, JsonClientError> {
+        Self::from_builder(client_builder_with_roots(roots), headers)
+    }
+
+    fn from_builder(
+        builder: reqwest::ClientBuilder,
+        headers: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, JsonClientError> {
         let mut all = HeaderMap::new();
         for (name, value) in headers {
             let header = HeaderName::try_from(name.as_str());
@@ -71,7 +86,7 @@ impl JsonClient {
             value.set_sensitive(true);
             all.insert(header, value);
         }
-        let http = client_builder().redirect(Policy::none()).connect_timeout(CONNECT_TIME).build();
+        let http = builder.redirect(Policy::none()).connect_timeout(CONNECT_TIME).build();
         let http = http.map_err(|error| JsonClientError::Client { reason: reason(error) })?;
         Ok(Self { http, headers: all })
     }

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
 
 use crate::support::model::{Answer, ScriptedModel, has_result};
@@ -30,7 +31,8 @@ impl OtlpReceiver {
             .spawn()
             .expect("Python starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("its stdout")).lines().map_while(Result::ok);
-        let url = format!("http://127.0.0.1:{}", stdout.next().expect("a port"));
+        let scheme = if flags.contains(&"--tls") { "https" } else { "http" };
+        let url = format!("{scheme}://127.0.0.1:{}", stdout.next().expect("a port"));
         let (sender, lines) = channel();
         std::thread::spawn(move || stdout.try_for_each(|line| sender.send(line)));
         Self { child, lines, url }
@@ -170,6 +172,49 @@ fn a_receiver_that_fails_once_gets_the_spans_later() {
 }
 
 #[test]
+fn requests_are_compressed_on_demand() {
+    if !full_tests() {
+        return;
+    }
+    let (sandbox, receiver) = (Sandbox::outside_tmp(), OtlpReceiver::start(&[]));
+    run_turn(&sandbox, &receiver, &[("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")]);
+    let spans = receiver.spans();
+    named(&spans, "execute_tool developer__shell");
+    assert!(spans.iter().all(|span| span["encoding"] == "gzip"), "{spans:#?}");
+    run_turn(&sandbox, &receiver, &[]);
+    let spans = receiver.spans();
+    assert!(!spans.is_empty() && spans.iter().all(|span| span["encoding"] == Value::Null), "{spans:#?}");
+}
+
+#[test]
+fn only_the_given_certificate_is_trusted() {
+    if !full_tests() {
+        return;
+    }
+    let sandbox = Sandbox::outside_tmp();
+    for name in ["its", "another"] {
+        let certified = generate_simple_self_signed(vec!["127.0.0.1".to_owned()]);
+        let CertifiedKey { cert, signing_key } = certified.expect("a certificate");
+        sandbox.write(&format!("{name}.pem"), &cert.pem());
+        sandbox.write(&format!("{name}.key"), &signing_key.serialize_pem());
+    }
+    let [certificate, key, another] = ["its.pem", "its.key", "another.pem"].map(|name| sandbox.path(name));
+    let [certificate, key, another] = [&certificate, &key, &another].map(|path| path.to_str().expect("text"));
+    let receiver = OtlpReceiver::start(&["--tls", certificate, key]);
+    // The form for traces comes before the general one.
+    let variables =
+        [("OTEL_EXPORTER_OTLP_CERTIFICATE", another), ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", certificate)];
+    run_turn(&sandbox, &receiver, &variables);
+    named(&receiver.spans(), "execute_tool developer__shell");
+    for variables in [&variables[..1], &[("SSL_CERT_FILE", certificate), variables[0]]] {
+        run_turn(&sandbox, &receiver, variables);
+        assert!(receiver.spans().is_empty(), "{variables:?}");
+    }
+    let log = Value::from(sandbox.log()).to_string();
+    assert!(log.contains("invalid peer certificate"), "{log}");
+}
+
+#[test]
 fn a_missing_receiver_harms_no_turn() {
     let sandbox = Sandbox::new().with("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
     let line = "/developer.shell {\"command\": \"echo hi\"}";
@@ -187,4 +232,20 @@ fn an_invalid_variable_is_named_and_harms_no_command() {
     let run = sandbox.skein(&["sessions", "list"]);
     assert_eq!(run.code, 0, "{}", run.whole());
     assert!(run.stderr.contains("OTEL_EXPORTER_OTLP_PROTOCOL is `grpc`"), "{}", run.whole());
+}
+
+#[test]
+fn certificates_that_cannot_be_read_are_named() {
+    let sandbox = Sandbox::new().with("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:1");
+    sandbox.write("project/empty.pem", "no certificate");
+    for (file, problem) in [
+        ("missing.pem", "`missing.pem` cannot be read: "),
+        ("empty.pem", "`empty.pem` has no certificate in PEM format"),
+    ] {
+        let output = sandbox.command(&["sessions", "list"]).env("OTEL_EXPORTER_OTLP_CERTIFICATE", file).output();
+        let output = output.expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(said.contains(&format!("OTEL_EXPORTER_OTLP_CERTIFICATE cannot be used: {problem}")), "{said}");
+    }
 }

@@ -1,10 +1,12 @@
 """A receiver of OTLP over HTTP. It prints its port, and each span that it accepts as one line of JSON.
 
-With --fail N it answers the first N requests with HTTP 503.
+With --fail N it answers the first N requests with HTTP 503. With --tls CERTIFICATE KEY it serves HTTPS with these files.
 """
 
+import argparse
+import gzip
 import json
-import sys
+import ssl
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from google.protobuf.message import DecodeError
@@ -14,7 +16,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-failures = int(sys.argv[2]) if sys.argv[1:2] == ["--fail"] else 0
+parser = argparse.ArgumentParser()
+parser.add_argument("--fail", type=int, default=0)
+parser.add_argument("--tls", nargs=2)
+flags = parser.parse_args()
+failures = flags.fail
 
 
 def plain(value):
@@ -59,6 +65,11 @@ class Receiver(BaseHTTPRequestHandler):
         if failures > 0:
             failures -= 1
             return self.answer(503)
+        encoding = self.headers["content-encoding"]
+        if encoding not in (None, "gzip"):
+            return self.answer(415)
+        if encoding:
+            body = gzip.decompress(body)
         request = ExportTraceServiceRequest()
         try:
             request.ParseFromString(body)
@@ -83,6 +94,7 @@ class Receiver(BaseHTTPRequestHandler):
                             "resource": attributes(of_resource.resource),
                             "scope": of_scope.scope.name,
                             "authorization": self.headers["authorization"],
+                            "encoding": encoding,
                         }
                     )
         for line in lines:
@@ -94,5 +106,9 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+if flags.tls:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*flags.tls)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
 print(server.server_port, flush=True)
 server.serve_forever()

@@ -1,15 +1,18 @@
 //! Sends spans in batches, from a thread with a separate runtime.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use tokio::sync::{mpsc, oneshot};
 
 use super::FinishedSpan;
 use super::encoding::encode_request;
-use super::settings::{ExportSettings, ExportSettingsError};
-use crate::network::{JsonClient, JsonClientError};
+use super::settings::{CertificateFile, ExportSettings, ExportSettingsError};
+use crate::network::{JsonClient, JsonClientError, TrustedRoots};
 
 /// Pauses before a request is sent again.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
@@ -21,9 +24,18 @@ pub(super) struct SpanSender {
 }
 
 impl SpanSender {
-    /// Fails if a header is not valid.
+    /// Reads the certificates of the receiver. Fails if they cannot be used or a header is not valid.
     pub(super) fn new(settings: ExportSettings, dropped: Arc<AtomicU64>) -> Result<Self, ExportSettingsError> {
-        let client = JsonClient::new(settings.headers.clone());
+        let encoding = settings.with_gzip.then(|| ("content-encoding".to_owned(), "gzip".to_owned()));
+        let headers = settings.headers.iter().cloned().chain(encoding);
+        let client = match &settings.certificate {
+            None => JsonClient::new(headers),
+            Some(CertificateFile { variable, path }) => {
+                let roots = TrustedRoots::read(path);
+                let roots = roots.map_err(|source| ExportSettingsError::Certificate { variable, source })?;
+                JsonClient::with_roots(&roots, headers)
+            }
+        };
         let client = client.map_err(|error| ExportSettingsError::Headers { reason: error.to_string() })?;
         Ok(Self { settings, client, dropped })
     }
@@ -77,21 +89,26 @@ impl SpanSender {
             return;
         }
         let body = encode_request(&self.settings.resource, batch);
-        let mut pauses = pauses.iter();
-        let failure = loop {
-            match self.post(body.clone()).await {
-                Ok(()) => break None,
-                Err(failure) if failure.is_transient => match pauses.next() {
-                    Some(pause) => tokio::time::sleep(*pause).await,
-                    None => break Some(failure),
-                },
-                Err(failure) => break Some(failure),
-            }
+        let body = if self.settings.with_gzip { compress(&body) } else { Ok(body) };
+        let sent = match body {
+            Ok(body) => self.post_repeatedly(&body, pauses).await,
+            Err(error) => Err(SendFailure { is_transient: false, reason: error.to_string() }),
         };
-        if let Some(SendFailure { reason, .. }) = failure {
+        if let Err(SendFailure { reason, .. }) = sent {
             tracing::warn!(spans = batch.len(), reason, "spans could not be exported");
         }
         batch.clear();
+    }
+
+    /// Sends a request again after each pause, as long as the protocol lets it.
+    async fn post_repeatedly(&self, body: &[u8], pauses: &[Duration]) -> Result<(), SendFailure> {
+        let mut pauses = pauses.iter();
+        loop {
+            match (self.post(body.to_vec()).await, pauses.next()) {
+                (Err(failure), Some(pause)) if failure.is_transient => tokio::time::sleep(*pause).await,
+                (sent, _) => return sent,
+            }
+        }
     }
 
     async fn post(&self, body: Vec<u8>) -> Result<(), SendFailure> {
@@ -102,6 +119,12 @@ impl SpanSender {
             Err(_) => Err(SendFailure { is_transient: true, reason: "it gave no answer in time".to_owned() }),
         }
     }
+}
+
+fn compress(body: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(body)?;
+    encoder.finish()
 }
 
 struct SendFailure {

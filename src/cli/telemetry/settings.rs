@@ -1,9 +1,11 @@
 //! Reads the environment variables of OpenTelemetry that concern the export of spans.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::AttributeValue;
 use crate::manifest::ManagedLayer;
+use crate::network::TrustedRootsError;
 
 const DEFAULT_ENDPOINT: &str = "http://localhost:4318";
 /// Adds the text of messages and calls to spans.
@@ -30,6 +32,17 @@ pub(super) struct ExportSettings {
     pub(super) batch: usize,
     /// Whether spans contain the text of messages and calls.
     pub(super) with_content: bool,
+    /// Whether requests are compressed with gzip.
+    pub(super) with_gzip: bool,
+    /// `None` if the receiver must have a certificate that the system trusts, and for plain HTTP.
+    pub(super) certificate: Option<CertificateFile>,
+}
+
+/// The file with the certificates that the receiver may have, in PEM format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CertificateFile {
+    pub(super) variable: &'static str,
+    pub(super) path: PathBuf,
 }
 
 /// Why spans cannot be exported.
@@ -37,6 +50,10 @@ pub(super) struct ExportSettings {
 pub(in crate::cli) enum ExportSettingsError {
     #[error("{variable} is `{value}`; Skein exports with `{PROTOCOL}` only: set it to that, or unset it")]
     Protocol { variable: &'static str, value: String },
+    #[error("{variable} is `{value}`; set it to `gzip` or `none`")]
+    Compression { variable: &'static str, value: String },
+    #[error("{variable} cannot be used: {source}")]
+    Certificate { variable: &'static str, source: TrustedRootsError },
     #[error("OTEL_TRACES_EXPORTER is `{value}`; set it to `otlp` or `none`")]
     Exporter { value: String },
     #[error("OTEL_TRACES_SAMPLER is `{value}`; Skein has `always_on`, `always_off` and their `parentbased_` forms")]
@@ -77,13 +94,24 @@ impl ExportSettings {
             None | Some("always_on" | "parentbased_always_on") => {}
             Some(value) => return Err(ExportSettingsError::Sampler { value: value.to_owned() }),
         }
-        for name in ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"] {
-            match variable(name) {
-                Some(value) if value == PROTOCOL => break,
-                Some(value) => return Err(ExportSettingsError::Protocol { variable: name, value }),
-                None => {}
+        let of_traces = |names: [&'static str; 2]| names.into_iter().find_map(|name| Some((name, variable(name)?)));
+        match of_traces(["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]) {
+            Some((variable, value)) if value != PROTOCOL => {
+                return Err(ExportSettingsError::Protocol { variable, value });
             }
+            Some(_) | None => {}
         }
+        let compression = of_traces(["OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION"]);
+        let with_gzip = match compression {
+            Some((_, value)) if value == "gzip" => true,
+            Some((variable, value)) if value != "none" => {
+                return Err(ExportSettingsError::Compression { variable, value });
+            }
+            Some(_) | None => false,
+        };
+        let url = endpoint.unwrap_or_else(|| format!("{DEFAULT_ENDPOINT}/v1/traces"));
+        let certificate = of_traces(["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"]);
+        let certificate = certificate.filter(|_| url.starts_with("https://"));
         let number = |name: &'static str, default: u64| match variable(name) {
             None => Ok(default),
             Some(value) => {
@@ -101,7 +129,7 @@ impl ExportSettings {
         let mut headers = list("OTEL_EXPORTER_OTLP_HEADERS", &variable)?;
         headers.extend(list("OTEL_EXPORTER_OTLP_TRACES_HEADERS", &variable)?);
         Ok(Some(Self {
-            url: endpoint.unwrap_or_else(|| format!("{DEFAULT_ENDPOINT}/v1/traces")),
+            url,
             headers,
             resource: resource(&variable)?,
             timeout: Duration::from_millis(number("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", timeout)?),
@@ -109,6 +137,8 @@ impl ExportSettings {
             queue,
             batch,
             with_content: is_true(CONTENT_VARIABLE),
+            with_gzip,
+            certificate: certificate.map(|(variable, path)| CertificateFile { variable, path: path.into() }),
         }))
     }
 }
@@ -237,6 +267,10 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://traces/here"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
             ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+            ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "none"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "general.pem"),
+            ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "traces.pem"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "1"),
             ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "2"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20abc, x=1"),
@@ -246,7 +280,17 @@ mod tests {
         let headers =
             [("authorization", "Bearer abc"), ("x", "1")].map(|(key, value)| (key.to_owned(), value.to_owned()));
         assert_eq!(settings.headers, headers);
-        assert!(!settings.with_content);
+        assert!(!settings.with_content && !settings.with_gzip);
+        let variable = "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE";
+        assert_eq!(settings.certificate, Some(CertificateFile { variable, path: "traces.pem".into() }));
+    }
+
+    #[test]
+    fn plain_http_needs_no_certificate() {
+        let certificate = ("OTEL_EXPORTER_OTLP_CERTIFICATE", "general.pem");
+        let of = |url| read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", url), certificate]).unwrap().unwrap().certificate;
+        assert_eq!(of("http://general"), None);
+        assert_eq!(of("https://general").unwrap().variable, "OTEL_EXPORTER_OTLP_CERTIFICATE");
     }
 
     #[test]
@@ -269,6 +313,8 @@ mod tests {
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost");
         for (name, value) in [
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
+            ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "deflate"),
             ("OTEL_TRACES_EXPORTER", "zipkin"),
             ("OTEL_TRACES_SAMPLER", "traceidratio"),
             ("OTEL_BSP_SCHEDULE_DELAY", "soon"),
