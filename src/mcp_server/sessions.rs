@@ -115,7 +115,7 @@ impl OpenSessions {
             usize::try_from(limit.saturating_sub(1)).unwrap_or(MAX_IDLE_SESSIONS).min(MAX_IDLE_SESSIONS)
         });
         if !open.iter().any(|talk| wanted.session.as_deref() == Some(talk.session.id())) {
-            close_idle(&mut open, others);
+            close_idle(&mut open, others, is_busy);
         }
         let talk = match wanted.session.as_deref() {
             None => self.create(mode, self.place(wanted.cwd.as_deref()).await?).await?,
@@ -130,8 +130,7 @@ impl OpenSessions {
                 None => self.reopen(id, mode, wanted).await?,
             },
         };
-        open.push(Arc::clone(&talk));
-        close_idle(&mut open, MAX_IDLE_SESSIONS);
+        add_newest(&mut open, Arc::clone(&talk), is_busy);
         Ok(talk)
     }
 
@@ -207,11 +206,21 @@ impl OpenSessions {
     }
 }
 
+fn is_busy(talk: &Arc<OpenSession>) -> bool {
+    talk.session.is_busy()
+}
+
+/// Adds a session as the last used one. Closes idle ones if there are too many.
+fn add_newest<S>(open: &mut Vec<S>, session: S, is_busy: impl Fn(&S) -> bool) {
+    open.push(session);
+    close_idle(open, MAX_IDLE_SESSIONS, is_busy);
+}
+
 /// Closes the idle sessions that were not used for the longest time, until at most `count` are left.
-fn close_idle(open: &mut Vec<Arc<OpenSession>>, count: usize) {
-    let mut idle = open.iter().filter(|talk| !talk.session.is_busy()).count();
-    open.retain(|talk| {
-        let goes = idle > count && !talk.session.is_busy();
+fn close_idle<S>(open: &mut Vec<S>, count: usize, is_busy: impl Fn(&S) -> bool) {
+    let mut idle = open.iter().filter(|session| !is_busy(session)).count();
+    open.retain(|session| {
+        let goes = idle > count && !is_busy(session);
         idle -= usize::from(goes);
         !goes
     });
@@ -241,5 +250,24 @@ fn check(id: &str, of: &str, cwd: &Path, mode: &ModeId, wanted: &AskArguments) -
     match wanted.cwd.as_deref().filter(|wanted| resolved(wanted) != resolved(cwd)) {
         Some(_) => Err(OpenError::OtherFolder { id: id.to_owned(), cwd: cwd.to_owned() }),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_idle_session_unused_for_longest_is_closed() {
+        // A turn runs in the first one.
+        let is_busy = |session: &usize| *session == 0;
+        let mut open = Vec::new();
+        (0..=MAX_IDLE_SESSIONS).for_each(|session| add_newest(&mut open, session, is_busy));
+        assert_eq!(open, (0..=MAX_IDLE_SESSIONS).collect::<Vec<_>>());
+        add_newest(&mut open, MAX_IDLE_SESSIONS + 1, is_busy);
+        open.retain(|session| *session != 2);
+        add_newest(&mut open, 2, is_busy);
+        let left = [0].into_iter().chain(3..=MAX_IDLE_SESSIONS + 1).chain([2]);
+        assert_eq!(open, left.collect::<Vec<_>>(), "1 is closed, and 2 was used again");
     }
 }

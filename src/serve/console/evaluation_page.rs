@@ -17,8 +17,11 @@ use super::layout::{ConsoleProblem, Section, csrf_field, page};
 use super::logins::Login;
 use super::open_session::home_project;
 use super::transcript::display_text;
+use crate::graph::Plan;
 use crate::ids::ModeId;
-use crate::orchestrator::evaluation::{CaseError, EvaluatedAgents, RouteEvaluation, evaluate, read_cases};
+use crate::orchestrator::evaluation::{
+    CaseError, EvaluatedAgents, EvaluationCase, RouteEvaluation, evaluate, read_cases,
+};
 
 /// The path of the page.
 pub(super) const PATH: &str = "/console/routing/evaluation";
@@ -43,16 +46,12 @@ pub(super) async fn run(
         let markup = html! { p class="problem" role="alert" { (display_text(problem)) } };
         Ok(evaluation_page(&login, status, &form, &markup))
     };
-    let wrong = |problem: &str| refused(StatusCode::UNPROCESSABLE_ENTITY, problem);
     let project = home_project(&state, &login.token).await?;
     let plan = Arc::clone(project.broker.plan());
-    let cases = match read_cases(&text, &plan) {
+    let cases = match read_form_cases(&text, &plan) {
         Ok(cases) => cases,
-        Err((line, error)) => return wrong(&case_problem(line, &error)),
+        Err(error) => return refused(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string()),
     };
-    if cases.is_empty() || cases.len() > MAX_CASES {
-        return wrong(&format!("Write between 1 and {MAX_CASES} cases, one on each line."));
-    }
     let agents = if form.get("all").is_some() { EvaluatedAgents::All } else { EvaluatedAgents::OfCases };
     let Some(measured) = run_alone(&state.evaluation, move || evaluate(&plan, &cases, agents)).await else {
         return refused(
@@ -81,12 +80,28 @@ async fn run_alone<T: Send + 'static>(
     Some(done.await)
 }
 
-fn case_problem(line: usize, error: &CaseError) -> String {
+/// The reason why the cases of a form are not evaluated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum CaseFormError {
+    #[error("Line {line}: {}", case_problem(.error))]
+    Line { line: usize, error: CaseError },
+    #[error("Write between 1 and {MAX_CASES} cases, one on each line.")]
+    Count,
+}
+
+/// Reads the cases of a form. Fails if a line is no case, or there are none or too many.
+fn read_form_cases(text: &str, plan: &Plan) -> Result<Vec<EvaluationCase>, CaseFormError> {
+    let cases = read_cases(text, plan).map_err(|(line, error)| CaseFormError::Line { line, error })?;
+    match cases.len() {
+        1..=MAX_CASES => Ok(cases),
+        _ => Err(CaseFormError::Count),
+    }
+}
+
+fn case_problem(error: &CaseError) -> String {
     match error {
-        CaseError::NoTab => format!("Line {line}: {error}. Write the mode, a tab and the prompt."),
-        CaseError::UnknownMode(unknown) => {
-            format!("Line {line}: {}. {}.", unknown.problem, unknown.help.replace('@', ""))
-        }
+        CaseError::NoTab => format!("{error}. Write the mode, a tab and the prompt."),
+        CaseError::UnknownMode(unknown) => format!("{}. {}.", unknown.problem, unknown.help.replace('@', "")),
     }
 }
 
@@ -188,6 +203,18 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+    use crate::graph::resolve;
+    use crate::manifest::{Layer, Root, load};
+
+    #[test]
+    fn more_cases_than_the_maximum_are_not_evaluated() {
+        let (manifests, found) = load(&[(Layer::Builtin, Root::Builtin)]);
+        let plan = resolve(manifests, found).plan.unwrap();
+        let read = |count: usize| read_form_cases(&"-\thello\n".repeat(count), &plan).map(|cases| cases.len());
+        assert_eq!(read(MAX_CASES), Ok(MAX_CASES));
+        assert_eq!(read(MAX_CASES + 1), Err(CaseFormError::Count));
+        assert_eq!(read(0), Err(CaseFormError::Count));
+    }
 
     #[tokio::test]
     async fn a_second_evaluation_waits_for_the_end_of_the_first() {

@@ -100,6 +100,23 @@ fn a_request_that_another_client_answers_is_closed() {
 }
 
 #[test]
+fn the_oldest_answered_request_is_forgotten() {
+    let requests = OpenRequests::default();
+    let ana = grant("ana", shop());
+    let (open, _answer) = requests.open(source("ana"), question());
+    let closed: Vec<_> = (0..=MAX_CLOSED)
+        .map(|_| {
+            let (number, _answer) = requests.open(source("ana"), question());
+            assert_eq!(requests.answer(number, &word("reject"), &ana), Ok(()));
+            number
+        })
+        .collect();
+    let (newest, _answer) = requests.open(source("ana"), question());
+    let kept: Vec<_> = requests.list(&ana).iter().map(|request| request.number).collect();
+    assert_eq!(kept, [&[open][..], &closed[1..], &[newest]].concat());
+}
+
+#[test]
 fn a_form_is_answered_with_its_fields() {
     let requests = OpenRequests::default();
     let ana = grant("ana", shop());

@@ -18,7 +18,7 @@ use crate::clock;
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::project::Project;
-use crate::store::{Cursor, FolderFilter, ListFilter, SearchHit, StoredSession};
+use crate::store::{Cursor, FolderFilter, ListFilter, SearchHit, SessionStore, StoreError, StoredSession};
 
 /// Sessions or matches on one page.
 const PAGE: usize = 50;
@@ -82,6 +82,11 @@ impl ListQuery {
     /// Returns whether it asks for the mode of a session.
     fn admits_mode(&self, session: &StoredSession) -> bool {
         self.mode.is_empty() || self.mode == mode_of(session) || self.mode == format!("{}/*", session.agent)
+    }
+
+    /// Returns whether it asks for a mode or a state.
+    fn is_filtered(&self) -> bool {
+        !self.mode.is_empty() || self.state_filter().is_some()
     }
 
     fn state_filter(&self) -> Option<SessionState> {
@@ -165,17 +170,11 @@ fn session_row(session: &StoredSession, state: SessionState) -> Markup {
 }
 
 async fn search(state: &ServerState, sessions: &ConsoleSessions, wanted: &ListQuery) -> Result<Markup, ConsoleProblem> {
-    let is_filtered = !wanted.mode.is_empty() || wanted.state_filter().is_some();
-    let limit = if is_filtered { MAX_MATCHES } else { PAGE };
-    let mut hits = sessions.store().search(&wanted.words, FolderFilter::Anywhere, limit).await?;
-    let is_cut = is_filtered && hits.len() == limit;
-    if is_filtered {
-        hits = filter_hits(state, sessions, wanted, hits).await?;
-        hits.truncate(PAGE);
-    }
+    let SearchMatches { hits, is_cut } =
+        find_matches(sessions.store(), wanted, |id| SessionState::of(state, id)).await?;
     Ok(html! {
         h2 { "Messages with “" (display_text(&wanted.words)) "”" }
-        @if is_cut { p class="hint" { "The filters apply to the " (limit) " best matches." } }
+        @if is_cut { p class="hint" { "The filters apply to the " (MAX_MATCHES) " best matches." } }
         @if hits.is_empty() { p class="empty" { "No message has these words." } }
         ul class="rows" {
             @for hit in &hits { (hit_row(hit)) }
@@ -183,21 +182,46 @@ async fn search(state: &ServerState, sessions: &ConsoleSessions, wanted: &ListQu
     })
 }
 
+/// The matches of a search that the page shows.
+#[derive(Debug)]
+struct SearchMatches {
+    hits: Vec<SearchHit>,
+    /// The filters apply to the best matches only. There may be others.
+    is_cut: bool,
+}
+
+/// Finds the matches with the mode and the state that the person looks for. `state_of` returns the state of a session.
+async fn find_matches(
+    store: &SessionStore,
+    wanted: &ListQuery,
+    state_of: impl Fn(&str) -> SessionState,
+) -> Result<SearchMatches, StoreError> {
+    if !wanted.is_filtered() {
+        let hits = store.search(&wanted.words, FolderFilter::Anywhere, PAGE).await?;
+        return Ok(SearchMatches { hits, is_cut: false });
+    }
+    let best = store.search(&wanted.words, FolderFilter::Anywhere, MAX_MATCHES).await?;
+    let is_cut = best.len() == MAX_MATCHES;
+    let mut hits = filter_hits(store, wanted, state_of, best).await?;
+    hits.truncate(PAGE);
+    Ok(SearchMatches { hits, is_cut })
+}
+
 /// Returns the matches in sessions with the mode and the state that the person looks for.
 async fn filter_hits(
-    state: &ServerState,
-    sessions: &ConsoleSessions,
+    store: &SessionStore,
     wanted: &ListQuery,
+    state_of: impl Fn(&str) -> SessionState,
     hits: Vec<SearchHit>,
-) -> Result<Vec<SearchHit>, ConsoleProblem> {
+) -> Result<Vec<SearchHit>, StoreError> {
     let mut admitted: HashMap<String, bool> = HashMap::new();
     let mut found = Vec::new();
     for hit in hits {
         let is_admitted = match admitted.get(&hit.session) {
             Some(is_admitted) => *is_admitted,
             None => {
-                let is_state = wanted.state_filter().is_none_or(|is| is == SessionState::of(state, &hit.session));
-                let session = sessions.store().find(&hit.session).await?;
+                let is_state = wanted.state_filter().is_none_or(|is| is == state_of(&hit.session));
+                let session = store.find(&hit.session).await?;
                 let is_admitted = is_state && session.is_some_and(|session| wanted.admits_mode(&session));
                 admitted.insert(hit.session.clone(), is_admitted);
                 is_admitted
@@ -300,6 +324,43 @@ pub(super) fn mode_of(session: &StoredSession) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::principal::SessionFiles;
+    use crate::store::{NewEvent, NewSession};
+
+    /// Stores a session in a mode of `goose` with these messages.
+    async fn add_session(store: &SessionStore, mode: &str, texts: &[&str]) {
+        let new = NewSession {
+            cwd: "/srv".into(),
+            roots: Vec::new(),
+            agent: "goose".to_owned(),
+            mode: mode.to_owned(),
+            model: "offline".to_owned(),
+            approval: None,
+            parent: None,
+            files: SessionFiles::Server,
+        };
+        let id = store.create(new).await.unwrap();
+        for text in texts {
+            let event = NewEvent { kind: "message".into(), body: "{}".to_owned(), text: Some((*text).to_owned()) };
+            store.append(&id, event);
+        }
+        store.flush(&id).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn filters_apply_to_a_limited_number_of_matches() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SessionStore::open(folder.path()).unwrap();
+        // Of two texts with the word, the shorter one is the better match.
+        add_session(&store, "planner", &["a zebra among many other words"]).await;
+        add_session(&store, "assistant", &["zebra"; MAX_MATCHES - 1]).await;
+        let wanted = ListQuery::parse("q=zebra&mode=goose%2Fplanner");
+        let find = async || find_matches(&store, &wanted, |_| SessionState::Idle).await.unwrap();
+        assert_eq!(find().await.hits.len(), 1);
+        add_session(&store, "assistant", &["zebra"]).await;
+        let found = find().await;
+        assert!(found.hits.is_empty() && found.is_cut, "{found:?}");
+    }
 
     #[test]
     fn a_query_names_words_filters_and_a_position() {

@@ -57,3 +57,58 @@ impl RunTable {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::run::RunOwner;
+    use super::*;
+    use crate::principal::{Principal, TokenLimits};
+    use crate::session::{SessionRoots, TurnFailure};
+
+    fn grant(principal: &str) -> SessionGrant {
+        let limits = TokenLimits { roots: vec![PathBuf::from("/srv")], ..TokenLimits::default() };
+        SessionGrant::new(Principal::new(principal).unwrap(), limits)
+    }
+
+    /// Adds a run that has not ended.
+    fn add_run(table: &RunTable, principal: &str) -> Arc<AgentRun> {
+        let owner = RunOwner {
+            principal: Principal::new(principal).unwrap(),
+            token: "000000000000".to_owned(),
+            agent: "coding-backend".to_owned(),
+            mode: "coding/backend".parse().unwrap(),
+            session: "s".to_owned(),
+            roots: SessionRoots::here(PathBuf::from("/srv/shop"), Vec::new()),
+        };
+        let run = Arc::new(AgentRun::new(owner, CancellationToken::new()));
+        table.add(&run);
+        run
+    }
+
+    fn add_ended(table: &RunTable, principal: &str) -> Arc<AgentRun> {
+        let run = add_run(table, principal);
+        run.finish(Err(&TurnFailure("no model".to_owned())));
+        run
+    }
+
+    #[test]
+    fn the_oldest_ended_run_of_a_principal_makes_room() {
+        let table = RunTable::default();
+        let of_ben = add_ended(&table, "ben");
+        let running = add_run(&table, "ana");
+        let ended: Vec<_> = (0..=MAX_ENDED).map(|_| add_ended(&table, "ana")).collect();
+        let newest = add_run(&table, "ana");
+        // Runs that ended in the same millisecond are in the order of their ids.
+        let oldest = ended.iter().min_by_key(|run| (run.end_time(), run.id.clone())).unwrap();
+        let ana = grant("ana");
+        let is_kept = |run: &AgentRun| table.find(&run.id, &ana).is_some();
+        let forgotten: Vec<_> = ended.iter().filter(|run| !is_kept(run)).map(|run| &run.id).collect();
+        assert_eq!(forgotten, [&oldest.id]);
+        assert!(is_kept(&running) && is_kept(&newest), "only ended runs count");
+        assert!(table.find(&of_ben.id, &grant("ben")).is_some(), "those of others do not");
+    }
+}
