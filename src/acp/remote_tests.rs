@@ -1,10 +1,51 @@
 //! What a remote transport relies on: order, and clients that stop reading.
 
+use std::path::Path;
+use std::sync::Mutex;
+
+use futures::FutureExt as _;
 use tokio::time::timeout;
 
 use super::*;
+use crate::acp::SharedSessions;
 use crate::acp::output_item::{ChunkKind, MessageChunk};
 use crate::acp::wire::BATCH_INTERVAL;
+use crate::lesson::CheckVariables;
+use crate::orchestrator::Orchestrator;
+use crate::orchestrator::tom::TopOfMind;
+use crate::principal::{Principal, SessionGrant};
+use crate::project::{Project, ProjectError, ProjectLoader};
+
+/// The projects of a client that opens no session.
+struct NoProjects;
+
+impl ProjectLoader for NoProjects {
+    fn open(&self, _: &Path, _: &Principal) -> Result<Project, ProjectError> {
+        panic!("the client opens no session")
+    }
+
+    fn open_without_folder(&self, _: &Principal) -> Result<Project, ProjectError> {
+        panic!("the client opens no session")
+    }
+}
+
+fn server(folder: &Path) -> AcpServer {
+    AcpServer {
+        sessions: Box::new(|| panic!("the client opens no session")),
+        grant: SessionGrant::local(),
+        projects: Arc::new(NoProjects),
+        orchestrator: Orchestrator::new(folder.to_owned(), TopOfMind::default()),
+        version: "0.0.0",
+        notices: Mutex::default(),
+        program: folder.join("skein"),
+        cwd: folder.to_owned(),
+        approval: None,
+        checks: CheckVariables::default(),
+        open_sessions: Arc::new(SharedSessions::of_one_client()),
+        fork: false,
+        draining: CancellationToken::new(),
+    }
+}
 
 fn chunk(session: &str, text: &str) -> MessageChunk {
     MessageChunk { session: session.into(), message: "m".into(), kind: ChunkKind::Agent, text: text.to_owned() }
@@ -94,4 +135,22 @@ async fn a_slow_reader_may_leave_a_limited_number_of_bytes() {
         () = sent.stall() => {}
         () = read(&messages[10..20]) => panic!("more bytes are unsent than a client may leave"),
     }
+}
+
+#[tokio::test]
+async fn the_transport_waits_while_too_many_messages_are_not_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let stop = CancellationToken::new();
+    let (input, _output, served) = connect(server(folder.path()), stop.clone());
+    let send = || input.send(r#"{"jsonrpc":"2.0","method":"_unknown"}"#.to_owned());
+    for _ in 0..MAX_INPUT {
+        assert_eq!(send().now_or_never(), Some(true));
+    }
+    let mut last = Box::pin(send());
+    assert!((&mut last).now_or_never().is_none(), "there is no room for another message");
+    let sending = async {
+        assert!(last.await, "the connection takes messages");
+        stop.cancel();
+    };
+    tokio::join!(sending, served);
 }

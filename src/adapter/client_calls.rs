@@ -23,7 +23,7 @@ use crate::task::TaskScope;
 use crate::tool::{CallContext, CallProgress, ServiceError};
 
 /// Progress messages that are buffered for a slow client; when the buffer is full, further ones are dropped.
-pub(super) const PROGRESS_BUFFER: usize = 64;
+const PROGRESS_BUFFER: usize = 64;
 
 /// The calls with a result of this type of the clients of one server. A cheap handle.
 pub(super) struct ClientCalls<T>(Arc<Inner<T>>);
@@ -132,13 +132,9 @@ impl<T: Send + 'static> ClientCalls<T> {
         let (asking, questions) = mpsc::unbounded_channel();
         let asker = McpAsker::new(None);
         asker.set_client(asking, support);
-        let (heard, progress) = mpsc::channel(PROGRESS_BUFFER);
+        let (listener, progress) = buffer_progress();
         let cancel = self.0.scope.cancelled().child_token();
-        let context = context
-            .with_cancel(cancel.clone())
-            .with_client_asker(Arc::new(asker))
-            // If the buffer is full, the client is slow and this message is dropped.
-            .with_progress(move |progress| drop(heard.try_send(progress)));
+        let context = context.with_cancel(cancel.clone()).with_client_asker(Arc::new(asker)).with_progress(listener);
         let (over, ended) = oneshot::channel();
         let (running, cancelled) = (run(context), cancel.clone());
         self.0.scope.spawn(async move {
@@ -229,6 +225,13 @@ impl<T> ClientCalls<T> {
     }
 }
 
+/// Returns a listener for the progress of a call, and the messages that it keeps for the client.
+pub(super) fn buffer_progress() -> (impl Fn(CallProgress) + Send + Sync + 'static, mpsc::Receiver<CallProgress>) {
+    let (buffer, messages) = mpsc::channel(PROGRESS_BUFFER);
+    // If the buffer is full, the client is slow and this message is dropped.
+    (move |progress| drop(buffer.try_send(progress)), messages)
+}
+
 /// Runs a request. Cancels it when it must end, and waits until it has.
 pub(super) async fn cancel_at_end<T>(
     request: impl Future<Output = T>,
@@ -247,5 +250,35 @@ pub(super) async fn cancel_at_end<T>(
 impl<T> std::fmt::Debug for ClientCalls<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ClientCalls").field("suspended", &self.lock_suspended().len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::suspension_slots::SuspensionSlots;
+    use super::*;
+    use crate::tool::{Activity, SessionContext};
+
+    #[tokio::test]
+    async fn progress_that_a_slow_client_has_no_room_for_is_dropped() {
+        let calls = ClientCalls::new(SuspensionSlots::default().of("ana"));
+        let session = SessionContext::new("s", "/nowhere".into(), Vec::new(), "/nowhere/scratch".into());
+        let call = ClientCall {
+            target: "tool".to_owned(),
+            state: None,
+            responses: None,
+            context: CallContext::new(session),
+            end: CancellationToken::new(),
+        };
+        let step = |number: usize| CallProgress { progress: 0.0, total: None, message: Some(number.to_string()) };
+        let run = |context: CallContext| async move {
+            (0..=PROGRESS_BUFFER).for_each(|number| context.report(Activity::Progress(step(number))));
+            Ok(())
+        };
+        let mut open = calls.begin(call, ElicitationSupport::default(), run);
+        // The client takes nothing before the call has ended.
+        assert!(matches!((&mut open.ended).await, Ok(Ok(()))));
+        let kept: Vec<_> = std::iter::from_fn(|| open.progress.try_recv().ok()).collect();
+        assert_eq!(kept, (0..PROGRESS_BUFFER).map(step).collect::<Vec<_>>());
     }
 }

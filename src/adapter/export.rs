@@ -18,11 +18,11 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::call_results::{parse, refusal, result};
-use super::client_calls::{ClientAnswer, ClientCall, ClientCalls, PROGRESS_BUFFER, cancel_at_end};
+use super::client_calls::{ClientAnswer, ClientCall, ClientCalls, buffer_progress, cancel_at_end};
 use super::request_errors::{missing_arguments, refuse_request};
 use super::suspension_slots::SuspensionSlots;
 use crate::broker::{Binding, BoundTool, Requester, RequirementSource, ServiceResource};
-use crate::tool::{CallContext, CallProgress, ServiceError, SessionContext, ToolOutcome};
+use crate::tool::{CallContext, ServiceError, SessionContext, ToolOutcome};
 
 /// Services whose tools work only in a session that Skein runs: they need its delegator or its service manager.
 pub const SESSION_SERVICES: [&str; 2] = ["summon", "extensionmanager"];
@@ -367,12 +367,11 @@ impl ServerHandler for BindingServer {
                 ClientAnswer::Questions(required) => required.into(),
             });
         }
-        let (heard, mut progress) = tokio::sync::mpsc::channel::<CallProgress>(PROGRESS_BUFFER);
+        let (listener, mut progress) = buffer_progress();
         let (cancel, mut ends) = (call_context.cancel.clone(), true);
         let token = context.meta.get_progress_token();
         if token.is_some() {
-            // If the buffer is full, the client is slow and this message is dropped.
-            call_context = call_context.with_progress(move |progress| drop(heard.try_send(progress)));
+            call_context = call_context.with_progress(listener);
         }
         let call = binding.call(&listed.inside, request.arguments.unwrap_or_default(), call_context);
         tokio::pin!(call);

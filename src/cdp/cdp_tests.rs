@@ -90,6 +90,30 @@ async fn calls_end_with_the_browser_and_with_their_limit() {
 }
 
 #[tokio::test]
+async fn callers_wait_while_the_browser_reads_nothing() {
+    let (client, mut browser, _) = connect(LONG);
+    // The test has not waited yet, so the task that writes has taken nothing from the queue.
+    for _ in 0..MAX_QUEUE {
+        client.send(None, "A.b", json!({}));
+    }
+    let mut call = Box::pin(client.call(None, "C.d", json!({})));
+    assert!(futures::poll!(&mut call).is_pending(), "the call waits for room");
+    client.send(None, "E.f", json!({}));
+    let answers = async {
+        for _ in 0..MAX_QUEUE {
+            assert_eq!(browser.next().await["method"], "A.b");
+        }
+        let called = browser.next().await;
+        assert_eq!(called["method"], "C.d");
+        browser.say(&json!({"id": called["id"], "result": {}}).to_string()).await;
+    };
+    let (result, ()) = tokio::join!(call, answers);
+    assert_eq!(result, Ok(json!({})));
+    client.send(None, "G.h", json!({}));
+    assert_eq!(browser.next().await["method"], "G.h", "the message that did not wait was dropped");
+}
+
+#[tokio::test]
 async fn malformed_messages_are_skipped() {
     let (client, mut browser, _) = connect(LONG);
     let call = client.call(None, "A.b", json!({}));

@@ -78,3 +78,29 @@ impl SymbolCache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(number: usize) -> CodeFile {
+        CodeFile { path: format!("{number}.rs").into(), language: SourceLanguage::Rust, size: 0, modified: None }
+    }
+
+    fn insert(cache: &SymbolCache, number: usize) {
+        let file = file(number);
+        let words = FileWords::new(file.language, b"");
+        cache.insert(&file, CachedFile::new(&file, words, SystemTime::UNIX_EPOCH));
+    }
+
+    #[test]
+    fn a_full_cache_is_cleared_for_a_new_file() {
+        let cache = SymbolCache::default();
+        (0..MAX_CACHED_FILES).for_each(|number| insert(&cache, number));
+        insert(&cache, 0);
+        assert_eq!(cache.lock().len(), MAX_CACHED_FILES, "a file that was read again needs no room");
+        insert(&cache, MAX_CACHED_FILES);
+        assert_eq!(cache.lock().len(), 1);
+        assert!(cache.get(&file(MAX_CACHED_FILES)).is_some());
+    }
+}

@@ -119,26 +119,8 @@ impl AgentConnection {
         scope: &TaskScope,
     ) -> std::io::Result<Arc<Self>> {
         let SpawnedProgram { group, pipes: Pipes { stdin, stdout, stderr }, has_unix_sockets, .. } = program;
-        let (out, lines) = mpsc::unbounded_channel();
-        let (closing, closed) = watch::channel(None);
-        let stop = CancellationToken::new();
-        let connection = Arc::new(Self {
-            name,
-            out,
-            room: Arc::new(Semaphore::new(MAX_CLIENT_REQUESTS)),
-            refusals: Arc::new(Semaphore::new(MAX_REFUSALS)),
-            waiting: Mutex::default(),
-            next: AtomicU64::new(1),
-            sessions: Mutex::default(),
-            health: Mutex::new(HealthTracker::new(Instant::now())),
-            pid: group.id(),
-            has_unix_sockets,
-            closed,
-            stop: stop.clone(),
-            tasks: scope.clone(),
-            client_requests: Mutex::default(),
-            about: std::sync::OnceLock::new(),
-        });
+        let (connection, lines, closing) = Self::new(name, group.id(), has_unix_sockets, scope);
+        let stop = connection.stop.clone();
         let (said, last_words) = watch::channel(String::new());
         scope.spawn(log(connection.name.clone(), stderr, secrets, said));
         scope.spawn(write(stdin, lines, stop.clone()));
@@ -159,6 +141,35 @@ impl AgentConnection {
             }
         });
         Ok(connection)
+    }
+
+    /// Returns a connection with the lines that it sends, and the sender of the reason why its process has ended.
+    fn new(
+        name: AgentName,
+        pid: u32,
+        has_unix_sockets: bool,
+        scope: &TaskScope,
+    ) -> (Arc<Self>, mpsc::UnboundedReceiver<OutgoingLine>, watch::Sender<Option<String>>) {
+        let (out, lines) = mpsc::unbounded_channel();
+        let (closing, closed) = watch::channel(None);
+        let connection = Self {
+            name,
+            out,
+            room: Arc::new(Semaphore::new(MAX_CLIENT_REQUESTS)),
+            refusals: Arc::new(Semaphore::new(MAX_REFUSALS)),
+            waiting: Mutex::default(),
+            next: AtomicU64::new(1),
+            sessions: Mutex::default(),
+            health: Mutex::new(HealthTracker::new(Instant::now())),
+            pid,
+            has_unix_sockets,
+            closed,
+            stop: CancellationToken::new(),
+            tasks: scope.clone(),
+            client_requests: Mutex::default(),
+            about: std::sync::OnceLock::new(),
+        };
+        (Arc::new(connection), lines, closing)
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -445,3 +456,7 @@ impl Drop for PendingReply<'_> {
         self.connection.health().record_reply();
     }
 }
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

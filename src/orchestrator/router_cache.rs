@@ -125,3 +125,21 @@ impl RouterCache {
         Ok(opened.of(principal))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_router_makes_room_for_that_of_another_plan() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = RouterCache::new(StorePlace::files(folder.path()));
+        let own: ModeId = "goose/assistant".parse().unwrap();
+        let plan = |number: usize| Arc::new(Plan::empty().restrict_to(&[format!("agent{number}/*")]));
+        let plans: Vec<_> = (0..=MAX_CACHED_ROUTERS).map(plan).collect();
+        let routers: Vec<_> = plans.iter().map(|plan| cache.router_for(plan, &own)).collect();
+        let is_cached = |number: usize| Arc::ptr_eq(&cache.router_for(&plans[number], &own), &routers[number]);
+        assert!((1..=MAX_CACHED_ROUTERS).all(is_cached));
+        assert!(!is_cached(0));
+    }
+}
