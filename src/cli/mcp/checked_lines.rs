@@ -141,11 +141,18 @@ fn problem_of(message: &Value) -> Option<&'static str> {
     if fields.get("jsonrpc").is_none_or(|version| version != "2.0") {
         return Some("`jsonrpc` is not \"2.0\"");
     }
-    if fields.get("id").is_some_and(|id| !id.is_string() && !id.is_i64()) {
+    if fields.get("id").is_some_and(|id| !id.is_string() && !is_integer(id)) {
         return Some("`id` is not a string or an integer");
     }
     let has_params = fields.get("params").is_none_or(|params| params.is_object() || params.is_null());
     (!has_params).then_some("`params` is not an object")
+}
+
+/// Returns whether a number is an integer for the MCP library, which also takes `1.0`. A larger number in float form may
+/// stand for several integers.
+fn is_integer(number: &Value) -> bool {
+    const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+    number.is_i64() || number.as_f64().is_some_and(|number| number.fract() == 0.0 && number.abs() < MAX_EXACT)
 }
 
 fn answer(id: &Value, code: i32, message: &str) -> Value {
@@ -169,6 +176,7 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":7,"method":"tools/list","params":[]}"#, -32600, json!(7)),
             (r#"{"jsonrpc":"1.0","id":7,"method":"tools/list"}"#, -32600, json!(7)),
             (r#"{"jsonrpc":"2.0","id":1.5,"method":"tools/list"}"#, -32600, json!(1.5)),
+            (r#"{"jsonrpc":"2.0","id":1e16,"method":"tools/list"}"#, -32600, json!(1e16)),
             (r#"{"jsonrpc":"2.0","id":null,"method":"tools/list"}"#, -32600, json!(null)),
             (r#"[{"jsonrpc":"2.0","id":1,"method":"tools/list"}]"#, -32600, json!(null)),
             ("7", -32600, json!(null)),
@@ -185,6 +193,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
             r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no JSON"}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":null}"#,
+            r#"{"jsonrpc":"2.0","id":1.0,"method":"ping"}"#,
         ] {
             assert_eq!(error_for(line.as_bytes()), None, "{line}");
         }
