@@ -31,6 +31,16 @@ fn a_line_that_is_not_json_is_a_parse_error() {
 }
 
 #[test]
+fn a_malformed_notification_gets_no_answer() {
+    let sandbox = Sandbox::new();
+    let mut client = serve(&sandbox);
+    client.send_line(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":[1]}"#);
+    client.send_line(r#"{"jsonrpc":"2.0","id":7.0,"method":"ping"}"#);
+    let answer = client.next();
+    assert_eq!((&answer["id"], &answer["result"]), (&json!(7), &json!({})), "{answer}");
+}
+
+#[test]
 fn missing_parameters_and_arguments_are_invalid_params() {
     let sandbox = Sandbox::new();
     let mut client = serve(&sandbox);

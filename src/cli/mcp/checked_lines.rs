@@ -29,17 +29,18 @@ pub(super) async fn check(
     loop {
         line.clear();
         line.shrink_to(KEPT_BUFFER);
-        let error = match read_line(&mut input, &mut line).await {
-            LineRead::Whole => error_for(&line),
+        let decision = match read_line(&mut input, &mut line).await {
+            LineRead::Whole => decide(&line),
             LineRead::TooLong => {
                 let problem = format!("the line is longer than {} MiB", MAX_LINE >> 20);
-                Some(answer(&Value::Null, INVALID_REQUEST, &problem))
+                LineDecision::Refuse(answer(&Value::Null, INVALID_REQUEST, &problem))
             }
             LineRead::End => return,
         };
-        let sent = match error {
-            Some(error) => replies.send(format!("{error}\n").into_bytes()).await.is_ok(),
-            None => server.write_all(&line).await.is_ok(),
+        let sent = match decision {
+            LineDecision::Pass => server.write_all(&line).await.is_ok(),
+            LineDecision::Ignore => true,
+            LineDecision::Refuse(error) => replies.send(format!("{error}\n").into_bytes()).await.is_ok(),
         };
         // The server has ended.
         if !sent {
@@ -106,22 +107,46 @@ pub(super) async fn write(mut lines: Receiver<Vec<u8>>, mut output: impl AsyncWr
     }
 }
 
-/// Returns the answer to a line that is no message, or to a request without its parameters. `None` for other lines.
-fn error_for(line: &[u8]) -> Option<Value> {
+/// What happens to a line of the client.
+#[derive(Debug, PartialEq)]
+enum LineDecision {
+    /// The server gets it.
+    Pass,
+    /// Neither the server nor the client gets anything.
+    Ignore,
+    /// The client gets this error.
+    Refuse(Value),
+}
+
+/// Refuses a line that is no message, and a request without its parameters.
+fn decide(line: &[u8]) -> LineDecision {
     let text = line.trim_ascii();
     if text.is_empty() {
-        return None;
+        return LineDecision::Pass;
     }
     let message: Value = match serde_json::from_slice(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)) {
         Ok(message) => message,
-        Err(error) => return Some(answer(&Value::Null, PARSE_ERROR, &format!("the line is not JSON: {error}"))),
+        Err(error) => {
+            let problem = format!("the line is not JSON: {error}");
+            return LineDecision::Refuse(answer(&Value::Null, PARSE_ERROR, &problem));
+        }
     };
     let id = message.get("id");
     if let Some(problem) = problem_of(&message) {
+        // JSON-RPC forbids an answer to a notification, and the MCP library answers a malformed one.
+        if id.is_none() && message["method"].is_string() {
+            tracing::debug!(problem, "a malformed notification of the client");
+            return LineDecision::Ignore;
+        }
         let shown = id.filter(|id| id.is_string() || id.is_number()).unwrap_or(&Value::Null);
-        return Some(answer(shown, INVALID_REQUEST, problem));
+        return LineDecision::Refuse(answer(shown, INVALID_REQUEST, problem));
     }
-    let (id, method) = (id?, message["method"].as_str()?);
+    missing_parameter(&message).map_or(LineDecision::Pass, LineDecision::Refuse)
+}
+
+/// Returns the answer to a request without its parameters. `None` for other messages.
+fn missing_parameter(message: &Value) -> Option<Value> {
+    let (id, method) = (message.get("id")?, message["method"].as_str()?);
     let (_, parameter) = REQUIRED.iter().find(|(name, _)| *name == method)?;
     let given = message["params"][*parameter].is_string();
     (!given).then(|| answer(id, INVALID_PARAMS, &format!("`{method}` needs the parameter `{parameter}`")))
@@ -181,8 +206,9 @@ mod tests {
             (r#"[{"jsonrpc":"2.0","id":1,"method":"tools/list"}]"#, -32600, json!(null)),
             ("7", -32600, json!(null)),
             ("{}", -32600, json!(null)),
+            (r#"{"jsonrpc":"2.0","method":5}"#, -32600, json!(null)),
         ] {
-            let error = error_for(line.as_bytes()).unwrap_or_else(|| panic!("{line}"));
+            let LineDecision::Refuse(error) = decide(line.as_bytes()) else { panic!("{line}") };
             assert_eq!((&error["error"]["code"], &error["id"]), (&json!(code), &id), "{line}");
         }
         for line in [
@@ -195,9 +221,21 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":null}"#,
             r#"{"jsonrpc":"2.0","id":1.0,"method":"ping"}"#,
         ] {
-            assert_eq!(error_for(line.as_bytes()), None, "{line}");
+            assert_eq!(decide(line.as_bytes()), LineDecision::Pass, "{line}");
         }
     }
+
+    #[test]
+    fn a_malformed_notification_gets_no_answer() {
+        for line in [
+            r#"{"jsonrpc":"2.0","method":"$/progress","params":[1]}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":[1]}"#,
+            r#"{"method":"$/setTrace"}"#,
+        ] {
+            assert_eq!(decide(line.as_bytes()), LineDecision::Ignore, "{line}");
+        }
+    }
+
     #[tokio::test]
     async fn a_line_of_a_client_that_is_too_long_gets_an_error() {
         let line = |length: usize| tokio::io::repeat(b'x').take(length as u64);
