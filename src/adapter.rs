@@ -9,3 +9,4 @@ pub mod http_endpoint;
 pub(crate) mod request_errors;
 pub mod requirement_server;
 pub mod suspension_slots;
+pub(crate) mod suspensions;

@@ -10,10 +10,8 @@ mod progress;
 mod tools;
 mod turn;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -29,9 +27,10 @@ use self::folders::RootError;
 use self::sessions::{OpenError, OpenSession, OpenSessions};
 use self::tools::AgentTools;
 use self::turn::BackgroundTurn;
-use crate::adapter::client_asker::{self as ask, ANSWER_TIMEOUT, ElicitationSupport, PendingQuestion, in_rounds};
+use crate::adapter::client_asker::{self as ask, ElicitationSupport, PendingQuestion, in_rounds};
 use crate::adapter::request_errors::refuse_request;
-use crate::adapter::suspension_slots::{PrincipalSlots, SuspensionSlot, SuspensionSlots};
+use crate::adapter::suspension_slots::{SuspensionSlot, SuspensionSlots};
+use crate::adapter::suspensions::Suspensions;
 use crate::graph::Plan;
 use crate::ids::ModeId;
 use crate::manifest::ApprovalLevel;
@@ -66,14 +65,10 @@ struct Inner {
     tools: AgentTools,
     sessions: OpenSessions,
     orchestrator: Orchestrator,
-    /// Runs the turns and the timeouts of `suspended`.
+    /// Runs the turns and the timers of `suspended`.
     scope: TaskScope,
-    /// Turns and requests that wait for the client's answer, by the request state that the client returns with it.
-    suspended: Mutex<HashMap<String, SuspendedRequest>>,
-    /// The places for what waits.
-    slots: PrincipalSlots,
-    /// Counter that makes the keys of `suspended` unique.
-    rounds: AtomicU64,
+    /// Turns and requests that wait for the client's answer.
+    suspended: Suspensions<SuspendedRequest>,
 }
 
 /// A turn or a request that waits.
@@ -81,20 +76,13 @@ struct SuspendedRequest {
     /// The tool. The request with the answers must name the same.
     tool: String,
     waiting: PendingAnswer,
-    _slot: SuspensionSlot,
 }
 
 enum PendingAnswer {
-    Turn {
-        turn: Box<BackgroundTurn>,
-        asked: Vec<(String, PendingQuestion)>,
-    },
+    /// Dropping it cancels the turn.
+    Turn { turn: Box<BackgroundTurn>, asked: Vec<(String, PendingQuestion)> },
     /// A request for a folder that the client's user must allow first.
-    Folder {
-        request: Box<CallToolRequestParams>,
-        folder: PathBuf,
-        asked: Box<PendingQuestion>,
-    },
+    Folder { request: Box<CallToolRequestParams>, folder: PathBuf, asked: Box<PendingQuestion> },
 }
 
 /// The next step after a request was read.
@@ -111,35 +99,31 @@ impl AgentMcpServer {
     /// Creates a server for the modes of the plan that `offers` accepts.
     pub fn new(front: McpServerConfig, plan: &Plan, offers: impl Fn(&ModeId) -> bool) -> Self {
         let McpServerConfig { sessions, projects, orchestrator, cwd, roots, approval, suspended } = front;
+        let scope = TaskScope::new();
+        let slots = suspended.of(sessions.grant().principal().name());
         Self(Arc::new(Inner {
             tools: AgentTools::of(plan, offers),
-            slots: suspended.of(sessions.grant().principal().name()),
+            suspended: Suspensions::new(slots, scope.clone()),
             sessions: OpenSessions::new(sessions, projects, cwd, &roots, approval),
             orchestrator,
-            scope: TaskScope::new(),
-            suspended: Mutex::default(),
-            rounds: AtomicU64::new(1),
+            scope,
         }))
     }
 
     /// Ends every turn. All of them are in the store when this returns.
     pub async fn stop(&self) {
-        self.lock_suspended().clear();
+        self.0.suspended.clear();
         self.0.scope.stop().await;
     }
 
     /// Returns whether a turn or a request waits for an answer of the client.
     pub fn has_suspended(&self) -> bool {
-        !self.lock_suspended().is_empty()
+        !self.0.suspended.is_empty()
     }
 
     /// Returns whether the turn or request with this state waits for an answer of the client.
     pub fn is_suspended(&self, state: &str) -> bool {
-        self.lock_suspended().contains_key(state)
-    }
-
-    fn lock_suspended(&self) -> std::sync::MutexGuard<'_, HashMap<String, SuspendedRequest>> {
-        self.0.suspended.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.suspended.contains(state)
     }
 
     /// Starts a turn, or resumes the suspended one that the request has answers for.
@@ -153,7 +137,7 @@ impl AgentMcpServer {
         let mode = mode.ok_or_else(|| wrong(format!("there is no tool `{}`", request.name)))?;
         let mut request = request;
         if let Some(state) = request.request_state.take() {
-            let waiting = self.take(&state, &request.name).map_err(TurnRefusal::Request)?;
+            let (waiting, slot) = self.take(&state, &request.name).map_err(TurnRefusal::Request)?;
             let responses = request.input_responses.take().unwrap_or_default();
             match waiting {
                 PendingAnswer::Turn { turn, asked } => {
@@ -161,12 +145,12 @@ impl AgentMcpServer {
                     if open.is_empty() {
                         return Ok(NextStep::Attend(turn));
                     }
-                    let question = self.wait_for_turn(request.name.to_string(), turn, open);
+                    let question = self.wait_for_turn(request.name.to_string(), turn, open, Some(slot));
                     return question.map(NextStep::Ask).map_err(TurnRefusal::Request);
                 }
                 PendingAnswer::Folder { request: first, folder, asked } => match ask::response(&responses, FOLDER) {
                     None => {
-                        let question = self.wait_for_folder(*first, folder, *asked);
+                        let question = self.wait_for_folder(*first, folder, *asked, Some(slot));
                         return question.map(NextStep::Ask).map_err(TurnRefusal::Request);
                     }
                     said if ask::allows(said.clone()) => {
@@ -189,7 +173,7 @@ impl AgentMcpServer {
             && let Some((asked, answer)) = ask::about_folder(folder, reach)
         {
             if in_rounds(context) {
-                let question = self.wait_for_folder(request, folder.clone(), asked);
+                let question = self.wait_for_folder(request, folder.clone(), asked, None);
                 return question.map(NextStep::Ask).map_err(TurnRefusal::Request);
             }
             asked.put(&context.peer, &context.ct).await;
@@ -244,7 +228,7 @@ impl AgentMcpServer {
                         let mut asked = vec![asked];
                         asked.extend(std::iter::from_fn(|| turn.questions.try_recv().ok()));
                         let keys = (1..).map(|number| format!("question_{number}"));
-                        return self.wait_for_turn(tool, turn, keys.zip(asked).collect()).map(Into::into);
+                        return self.wait_for_turn(tool, turn, keys.zip(asked).collect(), None).map(Into::into);
                     }
                     answering.push(asked.put(&context.peer, &questions_over));
                 }
@@ -264,14 +248,14 @@ impl AgentMcpServer {
         tool: String,
         turn: Box<BackgroundTurn>,
         asked: Vec<(String, PendingQuestion)>,
+        slot: Option<SuspensionSlot>,
     ) -> Result<InputRequiredResult, ErrorData> {
-        let state = format!("{}.{}", turn.session.session.id(), self.0.rounds.fetch_add(1, Ordering::Relaxed));
         let requests = asked
             .iter()
-            .map(|(key, asked)| (key.clone(), InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()))));
-        let required = InputRequiredResult::new(Some(requests.collect()), Some(state.clone()));
-        self.keep(state, tool, PendingAnswer::Turn { turn, asked })?;
-        Ok(required)
+            .map(|(key, asked)| (key.clone(), InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()))))
+            .collect();
+        let state = self.keep(tool, PendingAnswer::Turn { turn, asked }, slot)?;
+        Ok(InputRequiredResult::new(Some(requests), Some(state)))
     }
 
     /// Suspends a request until the client's user has answered about the folder. Returns the question. Fails if too
@@ -281,41 +265,30 @@ impl AgentMcpServer {
         request: CallToolRequestParams,
         folder: PathBuf,
         asked: PendingQuestion,
+        slot: Option<SuspensionSlot>,
     ) -> Result<InputRequiredResult, ErrorData> {
-        let state = format!("{FOLDER}.{}", self.0.rounds.fetch_add(1, Ordering::Relaxed));
         let question = InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()));
-        let required =
-            InputRequiredResult::new(Some([(FOLDER.to_owned(), question)].into_iter().collect()), Some(state.clone()));
+        let requests = [(FOLDER.to_owned(), question)].into_iter().collect();
         let tool = request.name.to_string();
-        self.keep(state, tool, PendingAnswer::Folder { request: Box::new(request), folder, asked: Box::new(asked) })?;
-        Ok(required)
+        let waiting = PendingAnswer::Folder { request: Box::new(request), folder, asked: Box::new(asked) };
+        let state = self.keep(tool, waiting, slot)?;
+        Ok(InputRequiredResult::new(Some(requests), Some(state)))
     }
 
-    /// Keeps a suspended turn or request until the client answers or [`ANSWER_TIMEOUT`] has passed. Fails if too many
-    /// wait. Dropping a turn cancels it.
-    fn keep(&self, state: String, tool: String, waiting: PendingAnswer) -> Result<(), ErrorData> {
-        let slot = self.0.slots.acquire().map_err(|error| ErrorData::invalid_request(error.to_string(), None))?;
-        self.lock_suspended().insert(state.clone(), SuspendedRequest { tool, waiting, _slot: slot });
-        let (agents, cancelled) = (self.clone(), self.0.scope.cancelled().clone());
-        self.0.scope.spawn(async move {
-            tokio::select! {
-                biased;
-                () = cancelled.cancelled() => {}
-                () = tokio::time::sleep(ANSWER_TIMEOUT) => {}
-            }
-            // Dropping a turn that was not resumed cancels it.
-            drop(agents.lock_suspended().remove(&state));
-        });
-        Ok(())
+    /// Keeps a suspended turn or request until the client answers or its time is over. Returns its request state. Fails
+    /// if too many wait.
+    fn keep(&self, tool: String, waiting: PendingAnswer, slot: Option<SuspensionSlot>) -> Result<String, ErrorData> {
+        let state = self.0.suspended.keep(SuspendedRequest { tool, waiting }, slot);
+        state.map_err(|error| ErrorData::invalid_request(error.to_string(), None))
     }
 
-    /// Returns what waits for answers with this state. Fails if there is nothing, or it is of another tool.
-    fn take(&self, state: &str, tool: &str) -> Result<PendingAnswer, ErrorData> {
-        let mut suspended = self.lock_suspended();
-        let is_of_tool = suspended.get(state).is_some_and(|waiting| waiting.tool == tool);
-        let waiting = if is_of_tool { suspended.remove(state) } else { None };
+    /// Returns what waits for answers with this state, and its place. Fails if there is nothing, or it is of another
+    /// tool.
+    fn take(&self, state: &str, tool: &str) -> Result<(PendingAnswer, SuspensionSlot), ErrorData> {
         let problem = "nothing waits for these answers any more: ask again, in the same session";
-        waiting.map(|suspended| suspended.waiting).ok_or_else(|| ErrorData::invalid_params(problem, None))
+        let taken = self.0.suspended.take(state, |suspended| suspended.tool == tool);
+        let (suspended, slot) = taken.ok_or_else(|| ErrorData::invalid_params(problem, None))?;
+        Ok((suspended.waiting, slot))
     }
 }
 

@@ -4,8 +4,7 @@
 //! Invariant: only the client that made a call answers its questions. A call ends with the request that it answers, or
 //! when no answer comes in time. The number of calls that wait has a limit.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -16,9 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::call_results::refusal;
-use super::client_asker::{ANSWER_TIMEOUT, ElicitationSupport, McpAsker, PendingQuestion, give_answers, in_rounds};
+use super::client_asker::{ElicitationSupport, McpAsker, PendingQuestion, give_answers, in_rounds};
 use super::suspension_slots::{PrincipalSlots, SuspensionSlot};
-use crate::ids::random_uuid;
+use super::suspensions::Suspensions;
 use crate::task::TaskScope;
 use crate::tool::{CallContext, CallProgress, ServiceError};
 
@@ -26,21 +25,16 @@ use crate::tool::{CallContext, CallProgress, ServiceError};
 const PROGRESS_BUFFER: usize = 64;
 
 /// The calls with a result of this type of the clients of one server. A cheap handle.
-pub(super) struct ClientCalls<T>(Arc<Inner<T>>);
+pub(super) struct ClientCalls<T> {
+    /// Runs the calls and the timers of `suspended`.
+    scope: TaskScope,
+    suspended: Suspensions<SuspendedCall<T>>,
+}
 
 impl<T> Clone for ClientCalls<T> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self { scope: self.scope.clone(), suspended: self.suspended.clone() }
     }
-}
-
-struct Inner<T> {
-    /// The places for calls that wait.
-    slots: PrincipalSlots,
-    /// Runs the calls and the timeouts of `suspended`.
-    scope: TaskScope,
-    /// Calls that wait for the client's answer, by the request state that the client returns with it.
-    suspended: Mutex<HashMap<String, SuspendedCall<T>>>,
 }
 
 /// A call that a client asks for.
@@ -75,12 +69,12 @@ struct OpenCall<T> {
 struct SuspendedCall<T> {
     call: OpenCall<T>,
     asked: Vec<(String, PendingQuestion)>,
-    _slot: SuspensionSlot,
 }
 
 impl<T: Send + 'static> ClientCalls<T> {
     pub(super) fn new(slots: PrincipalSlots) -> Self {
-        Self(Arc::new(Inner { slots, scope: TaskScope::default(), suspended: Mutex::default() }))
+        let scope = TaskScope::new();
+        Self { suspended: Suspensions::new(slots, scope.clone()), scope }
     }
 
     /// Runs a call with `run`, or resumes the suspended one that the request has answers for. Returns its result, or
@@ -97,12 +91,12 @@ impl<T: Send + 'static> ClientCalls<T> {
         let open = match &call.state {
             None => self.begin(call, ElicitationSupport::of(context.client_capabilities().unwrap_or_default()), run),
             Some(state) => {
-                let SuspendedCall { call: open, asked, .. } = self.take(state, &call.target)?;
-                let open_questions = give_answers(asked, &call.responses.unwrap_or_default());
+                let (suspended, slot) = self.take(state, &call.target)?;
+                let open_questions = give_answers(suspended.asked, &call.responses.unwrap_or_default());
                 if !open_questions.is_empty() {
-                    return self.suspend(open, open_questions);
+                    return self.suspend(suspended.call, open_questions, Some(slot));
                 }
-                open
+                suspended.call
             }
         };
         self.attend(open, context).await
@@ -110,18 +104,18 @@ impl<T: Send + 'static> ClientCalls<T> {
 
     /// Returns whether a call waits for an answer of the client.
     pub(super) fn has_suspended(&self) -> bool {
-        !self.lock_suspended().is_empty()
+        !self.suspended.is_empty()
     }
 
     /// Returns whether the call with this request state waits for an answer of the client.
     pub(super) fn is_suspended(&self, state: &str) -> bool {
-        self.lock_suspended().contains_key(state)
+        self.suspended.contains(state)
     }
 
     /// Cancels all calls, and waits until they have ended.
     pub(super) async fn stop(&self) {
-        self.lock_suspended().clear();
-        self.0.scope.stop().await;
+        self.suspended.clear();
+        self.scope.stop().await;
     }
 
     fn begin<F>(&self, call: ClientCall, support: ElicitationSupport, run: impl FnOnce(CallContext) -> F) -> OpenCall<T>
@@ -133,11 +127,11 @@ impl<T: Send + 'static> ClientCalls<T> {
         let asker = McpAsker::new(None);
         asker.set_client(asking, support);
         let (listener, progress) = buffer_progress();
-        let cancel = self.0.scope.cancelled().child_token();
+        let cancel = self.scope.cancelled().child_token();
         let context = context.with_cancel(cancel.clone()).with_client_asker(Arc::new(asker)).with_progress(listener);
         let (over, ended) = oneshot::channel();
         let (running, cancelled) = (run(context), cancel.clone());
-        self.0.scope.spawn(async move {
+        self.scope.spawn(async move {
             // Fails only if the handle was dropped.
             drop(over.send(cancel_at_end(running, &cancelled, &end).await));
         });
@@ -173,7 +167,7 @@ impl<T: Send + 'static> ClientCalls<T> {
                         let mut asked = vec![asked];
                         asked.extend(std::iter::from_fn(|| call.questions.try_recv().ok()));
                         let keys = (1..).map(|number| format!("question_{number}"));
-                        return self.suspend(call, keys.zip(asked).collect());
+                        return self.suspend(call, keys.zip(asked).collect(), None);
                     }
                     answering.push(asked.put(&context.peer, &questions_over));
                 }
@@ -187,41 +181,26 @@ impl<T: Send + 'static> ClientCalls<T> {
         outcome.map(ClientAnswer::Complete).map_err(|error| refusal(&error))
     }
 
-    /// Keeps a call until the client answers or [`ANSWER_TIMEOUT`] has passed. Returns its questions. Fails if too many
-    /// calls wait, and ends the call then.
-    fn suspend(&self, call: OpenCall<T>, asked: Vec<(String, PendingQuestion)>) -> Result<ClientAnswer<T>, ErrorData> {
-        let slot = self.0.slots.acquire().map_err(|error| ErrorData::invalid_request(error.to_string(), None))?;
+    /// Keeps a call until the client answers or its time is over. Returns its questions. Fails if too many calls wait,
+    /// and ends the call then.
+    fn suspend(
+        &self,
+        call: OpenCall<T>,
+        asked: Vec<(String, PendingQuestion)>,
+        slot: Option<SuspensionSlot>,
+    ) -> Result<ClientAnswer<T>, ErrorData> {
         let question = |asked: &PendingQuestion| InputRequest::Elicitation(ElicitRequest::new(asked.params.clone()));
         let requests = asked.iter().map(|(key, asked)| (key.clone(), question(asked))).collect();
-        let state = random_uuid();
-        let required = InputRequiredResult::new(Some(requests), Some(state.clone()));
-        self.lock_suspended().insert(state.clone(), SuspendedCall { call, asked, _slot: slot });
-        let (calls, cancelled) = (self.clone(), self.0.scope.cancelled().clone());
-        self.0.scope.spawn(async move {
-            tokio::select! {
-                biased;
-                () = cancelled.cancelled() => {}
-                () = tokio::time::sleep(ANSWER_TIMEOUT) => {}
-            }
-            // Dropping a call that was not resumed cancels it.
-            drop(calls.lock_suspended().remove(&state));
-        });
-        Ok(ClientAnswer::Questions(required))
+        let state = self.suspended.keep(SuspendedCall { call, asked }, slot);
+        let state = state.map_err(|error| ErrorData::invalid_request(error.to_string(), None))?;
+        Ok(ClientAnswer::Questions(InputRequiredResult::new(Some(requests), Some(state))))
     }
 
     /// Returns the call that waits for answers with this state. Fails if there is none, or it is of another target.
-    fn take(&self, state: &str, target: &str) -> Result<SuspendedCall<T>, ErrorData> {
-        let mut suspended = self.lock_suspended();
-        let is_of_target = suspended.get(state).is_some_and(|waiting| waiting.call.target == target);
-        let waiting = if is_of_target { suspended.remove(state) } else { None };
+    fn take(&self, state: &str, target: &str) -> Result<(SuspendedCall<T>, SuspensionSlot), ErrorData> {
         let problem = "no request waits for these answers: send it again without them";
-        waiting.ok_or_else(|| ErrorData::invalid_params(problem, None))
-    }
-}
-
-impl<T> ClientCalls<T> {
-    fn lock_suspended(&self) -> MutexGuard<'_, HashMap<String, SuspendedCall<T>>> {
-        self.0.suspended.lock().unwrap_or_else(PoisonError::into_inner)
+        let taken = self.suspended.take(state, |waiting| waiting.call.target == target);
+        taken.ok_or_else(|| ErrorData::invalid_params(problem, None))
     }
 }
 
@@ -249,7 +228,7 @@ pub(super) async fn cancel_at_end<T>(
 
 impl<T> std::fmt::Debug for ClientCalls<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClientCalls").field("suspended", &self.lock_suspended().len()).finish_non_exhaustive()
+        f.debug_struct("ClientCalls").field("suspended", &self.suspended).finish_non_exhaustive()
     }
 }
 
