@@ -225,6 +225,10 @@ impl AgentMcpServer {
                 }
                 Some(asked) = turn.questions.recv() => {
                     if in_rounds(context) {
+                        // The client does not read the result of a request that it cancelled.
+                        if turn.is_cancelled() {
+                            continue;
+                        }
                         let mut asked = vec![asked];
                         asked.extend(std::iter::from_fn(|| turn.questions.try_recv().ok()));
                         let keys = (1..).map(|number| format!("question_{number}"));

@@ -164,6 +164,10 @@ impl<T: Send + 'static> ClientCalls<T> {
                 }
                 Some(asked) = call.questions.recv() => {
                     if in_rounds(context) {
+                        // The client does not read the result of a call that it cancelled.
+                        if call.cancel.is_cancelled() {
+                            continue;
+                        }
                         let mut asked = vec![asked];
                         asked.extend(std::iter::from_fn(|| call.questions.try_recv().ok()));
                         let keys = (1..).map(|number| format!("question_{number}"));
@@ -234,9 +238,88 @@ impl<T> std::fmt::Debug for ClientCalls<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::suspension_slots::SuspensionSlots;
+    use rmcp::model::{CallToolRequestParams, CallToolResponse, CallToolResult};
+    use rmcp::{ServerHandler, ServiceExt as _};
+    use serde_json::{Value, json};
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::adapter::client_asker::ANSWER_TIMEOUT;
+    use crate::adapter::suspension_slots::SuspensionSlots;
+    use crate::tool::elicit::{Elicitation, ElicitationKind, ElicitationResponse};
     use crate::tool::{Activity, SessionContext};
+
+    /// A server with a tool that asks the user when it is cancelled.
+    #[derive(Clone)]
+    struct LateServer {
+        calls: ClientCalls<()>,
+        began: mpsc::UnboundedSender<()>,
+        answered: mpsc::UnboundedSender<ElicitationResponse>,
+    }
+
+    impl ServerHandler for LateServer {
+        async fn call_tool(
+            &self,
+            _: CallToolRequestParams,
+            context: RequestContext<RoleServer>,
+        ) -> Result<CallToolResponse, ErrorData> {
+            let session = SessionContext::new("s", "/nowhere".into(), Vec::new(), "/nowhere/scratch".into());
+            let call = ClientCall {
+                target: "ask".to_owned(),
+                state: None,
+                responses: None,
+                context: CallContext::new(session),
+                end: context.ct.clone(),
+            };
+            let (began, answered) = (self.began.clone(), self.answered.clone());
+            let run = move |call: CallContext| async move {
+                began.send(()).unwrap();
+                call.cancel.cancelled().await;
+                let kind = ElicitationKind::Fields(serde_json::Map::new());
+                let question = Elicitation { by: "late".to_owned(), call: None, message: "Go on?".to_owned(), kind };
+                answered.send(call.client_asker().unwrap().elicit(question).await).unwrap();
+                Ok(())
+            };
+            match self.calls.answer(call, &context, run).await? {
+                ClientAnswer::Complete(()) => Ok(CallToolResult::success(Vec::new()).into()),
+                ClientAnswer::Questions(required) => Ok(required.into()),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cancelled_call_does_not_wait_for_answers() {
+        let calls = ClientCalls::new(SuspensionSlots::default().of("ana"));
+        let (began, mut begun) = mpsc::unbounded_channel();
+        let (answered, mut answers) = mpsc::unbounded_channel();
+        let server = LateServer { calls: calls.clone(), began, answered };
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let serving = async move { drop(server.serve(theirs).await.unwrap().waiting().await) };
+        let client = async move {
+            let (read, mut to) = tokio::io::split(ours);
+            let mut send = async |message: Value| to.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+            let meta = json!({
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+                "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+            });
+            let params = json!({"name": "ask", "_meta": meta});
+            send(json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})).await;
+            begun.recv().await.unwrap();
+            let time = Instant::now();
+            let params = json!({"requestId": 1});
+            send(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})).await;
+            assert_eq!(answers.recv().await, Some(ElicitationResponse::Unavailable));
+            assert!(time.elapsed() < ANSWER_TIMEOUT, "{:?}", time.elapsed());
+            assert!(!calls.has_suspended());
+            drop(read);
+        };
+        tokio::select! {
+            () = serving => panic!("the server has ended"),
+            () = client => {}
+        }
+    }
 
     #[tokio::test]
     async fn progress_that_a_slow_client_has_no_room_for_is_dropped() {
