@@ -68,7 +68,8 @@ impl PendingQuestion {
             Ok(_) => None,
             Err(error) => {
                 tracing::warn!(%error, "the client did not answer a question");
-                None
+                // A client that waited in vain for its user can ask, unlike one that failed.
+                matches!(error, ServiceError::Timeout { .. }).then(|| ElicitResult::new(ElicitationAction::Cancel))
             }
         };
         // Fails only if the turn was cancelled.
@@ -435,7 +436,9 @@ mod tests {
         ) -> Result<CallToolResponse, ErrorData> {
             let (asked, answer) = about_folder(Path::new("/work"), FORMS).unwrap();
             asked.put(&context.peer, &context.ct).await;
-            Ok(CallToolResult::structured(json!({"allows": allows(answer.await.unwrap())})).into())
+            let said = answer.await.unwrap();
+            let action = said.as_ref().map(|said| said.action.clone());
+            Ok(CallToolResult::structured(json!({"action": action, "allows": allows(said)})).into())
         }
     }
 
@@ -492,7 +495,8 @@ mod tests {
             assert_eq!(ended["params"]["requestId"], question["id"], "{ended}");
             assert!(begun.elapsed() >= ANSWER_TIMEOUT, "{:?}", begun.elapsed());
             let result = client.next().await;
-            assert_eq!(result["result"]["structuredContent"], json!({"allows": false}), "{result}");
+            let expected = json!({"action": "cancel", "allows": false});
+            assert_eq!(result["result"]["structuredContent"], expected, "{result}");
         })
         .await;
     }
