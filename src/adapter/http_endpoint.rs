@@ -182,8 +182,7 @@ impl HttpEndpoint {
             if session.is_none()
                 && let Err(SessionLimit) = self.make_room().await
             {
-                self.activity().sessions.remove(&id);
-                self.end_sessions(vec![id]).await;
+                self.end_sessions(&[id]).await;
                 return too_many_sessions();
             }
         }
@@ -200,31 +199,35 @@ impl HttpEndpoint {
         })
     }
 
-    /// Ends the sessions unused for the longest time, while there are too many. Fails if all of them are in use.
+    /// Ends the sessions unused for the longest time, if there are too many. Fails if too many of them are in use.
     async fn make_room(&self) -> Result<(), SessionLimit> {
-        let (unused, is_full) = {
-            let mut activity = self.activity();
-            let mut unused = Vec::new();
-            while activity.sessions.len() > MAX_SESSIONS {
-                let idle = activity.sessions.iter().filter(|(_, session)| session.open == 0);
-                let Some((id, _)) = idle.min_by_key(|(_, session)| session.last) else { break };
-                let id = id.clone();
-                activity.sessions.remove(&id);
-                unused.push(id);
-            }
-            (unused, activity.sessions.len() > MAX_SESSIONS)
+        let (excess, unused) = {
+            let activity = self.activity();
+            let excess = activity.sessions.len().saturating_sub(MAX_SESSIONS);
+            let idle = activity.sessions.iter().filter(|(_, session)| session.open == 0);
+            let mut idle: Vec<_> = idle.map(|(id, session)| (session.last, id.clone())).collect();
+            idle.sort_unstable();
+            (excess, idle.into_iter().take(excess).map(|(_, id)| id).collect::<Vec<_>>())
         };
-        self.end_sessions(unused).await;
-        if is_full { Err(SessionLimit) } else { Ok(()) }
+        self.end_sessions(&unused).await;
+        if unused.len() < excess { Err(SessionLimit) } else { Ok(()) }
     }
 
     /// Ends the sessions that were not used for `idle`.
     pub async fn expire_sessions(&self, idle: Duration) {
         let expired: Vec<_> = {
+            let open = self.sessions.sessions.read().await;
             let mut activity = self.activity();
-            activity.sessions.extract_if(|_, session| session.is_idle(idle)).map(|(id, _)| id).collect()
+            // Ended by itself.
+            activity.sessions.retain(|id, session| session.open > 0 || open.contains_key(id.as_str()));
+            // Begun for a client that left before it got the answer.
+            for id in open.keys() {
+                activity.sessions.entry(id.to_string()).or_insert_with(RecentUse::new);
+            }
+            let unused = activity.sessions.iter().filter(|(_, session)| session.is_idle(idle));
+            unused.map(|(id, _)| id.clone()).collect()
         };
-        self.end_sessions(expired).await;
+        self.end_sessions(&expired).await;
     }
 
     /// Closes the endpoint if it has no session and was not used for `idle`. Returns whether it is closed.
@@ -238,12 +241,13 @@ impl HttpEndpoint {
 
     /// Ends all sessions and streams. No further request is served.
     pub async fn close(&self) {
-        let all: Vec<_> = {
+        {
             let mut activity = self.activity();
             activity.is_closed = true;
-            activity.sessions.drain().map(|(id, _)| id).collect()
-        };
-        self.end_sessions(all).await;
+            activity.sessions.clear();
+        }
+        let all: Vec<_> = self.sessions.sessions.read().await.keys().map(ToString::to_string).collect();
+        self.end_sessions(&all).await;
         self.ended.cancel();
     }
 
@@ -257,11 +261,13 @@ impl HttpEndpoint {
         self.activity().is_closed
     }
 
-    async fn end_sessions(&self, ids: Vec<String>) {
+    /// Ends sessions, and forgets each of them after its end: the future may be dropped while it waits.
+    async fn end_sessions(&self, ids: &[String]) {
         for id in ids {
             if let Err(error) = self.sessions.close_session(&id.as_str().into()).await {
                 tracing::warn!(%error, "a session of an MCP client did not end in order");
             }
+            self.activity().sessions.remove(id);
         }
     }
 
@@ -400,6 +406,46 @@ mod tests {
         assert!(open.iter().all(|answer| has(answer.headers())), "those in use stay");
         assert_eq!(endpoint.sessions.sessions.read().await.len(), MAX_SESSIONS);
         endpoint.close().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_without_a_request_ends() {
+        let endpoint = HttpEndpoint::new(EmptyServer);
+        let idle = Duration::from_secs(60);
+        let count = async || endpoint.sessions.sessions.read().await.len();
+        // The client leaves before it gets the answer.
+        let _transport = endpoint.sessions.create_session().await.unwrap();
+        endpoint.expire_sessions(idle).await;
+        assert_eq!(count().await, 1, "the answer may be under way");
+        tokio::time::advance(idle).await;
+        endpoint.expire_sessions(idle).await;
+        assert_eq!(count().await, 0);
+        assert!(endpoint.close_if_unused(idle));
+
+        let endpoint = HttpEndpoint::new(EmptyServer);
+        let _transport = endpoint.sessions.create_session().await.unwrap();
+        endpoint.close().await;
+        assert_eq!(endpoint.sessions.sessions.read().await.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_ends_early_forgets_no_session() {
+        let endpoint = HttpEndpoint::new(EmptyServer);
+        for _ in 0..=MAX_SESSIONS {
+            let (id, transport) = endpoint.sessions.create_session().await.unwrap();
+            drop(transport);
+            endpoint.enter().unwrap().add_session(id.to_string(), SessionOrigin::Server);
+        }
+        let reading = endpoint.sessions.sessions.read().await;
+        {
+            let room = std::pin::pin!(endpoint.make_room());
+            assert!(futures::poll!(room).is_pending(), "it waits for the sessions");
+        }
+        drop(reading);
+        assert_eq!(endpoint.activity().sessions.len(), MAX_SESSIONS + 1);
+        assert!(endpoint.make_room().await.is_ok());
+        assert_eq!(endpoint.activity().sessions.len(), MAX_SESSIONS);
+        assert_eq!(endpoint.sessions.sessions.read().await.len(), MAX_SESSIONS);
     }
 
     #[test]
