@@ -383,11 +383,13 @@ pub struct LineReader<R> {
     reader: R,
     partial: Vec<u8>,
     max: usize,
+    /// The part that [`LineReader::next`] rejected last is a whole line.
+    is_whole: bool,
 }
 
 impl<R: AsyncBufRead + Unpin> LineReader<R> {
     pub fn new(reader: R, max: usize) -> Self {
-        Self { reader, partial: Vec::new(), max }
+        Self { reader, partial: Vec::new(), max, is_whole: false }
     }
 
     /// Takes the part of a line that [`LineReader::next`] rejected as too long. The rest of it starts a new line.
@@ -396,8 +398,11 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
     }
 
     /// Takes the part of a line that [`LineReader::next`] rejected as too long, without the beginning of a secret whose
-    /// rest may follow. The rest of the part starts a new line.
+    /// rest may follow. The rest of the part starts a new line. Nothing follows a whole line, so all of it is taken.
     pub fn take_piece(&mut self, secrets: &SecretValues) -> Vec<u8> {
+        if self.is_whole {
+            return self.take_partial();
+        }
         let rest = self.partial.split_off(secrets.split_point(&self.partial));
         std::mem::replace(&mut self.partial, rest)
     }
@@ -416,6 +421,7 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
             self.partial.extend_from_slice(&available[..taken - usize::from(complete)]);
             self.reader.consume(taken);
             if self.partial.len() > self.max {
+                self.is_whole = complete;
                 return Err(LineError::TooLong { max: self.max });
             }
             if complete {
@@ -438,5 +444,20 @@ mod tests {
         for needed in ["PATH", "PYTHONPATH", "ENV", "GIT_SSH_COMMAND"] {
             assert!(refuse_loaders(&with(needed)).is_ok(), "{needed}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_long_line_is_not_joined_with_the_next_one() {
+        let key = (OsString::from("KEY"), OsString::from("sk-0123456789"));
+        let secrets = Environment::new(BTreeMap::from([key])).secrets_in("${env:KEY}");
+        let mut lines = LineReader::new(&b"a long line with sk-01\nthe next\nand another long line\n"[..], 10);
+        for line in ["a long line with sk-01", "the next", "and another long line"] {
+            let read = match lines.next().await {
+                Ok(read) => read.unwrap(),
+                Err(_) => lines.take_piece(&secrets),
+            };
+            assert_eq!(String::from_utf8_lossy(&read), line);
+        }
+        assert!(lines.next().await.unwrap().is_none());
     }
 }
