@@ -61,7 +61,7 @@ use crate::principal::SessionGrant;
 use crate::project::ProjectLoader;
 use crate::session::SessionMetrics;
 use crate::store::TokenStore;
-use crate::task::TaskScope;
+use crate::task::{TaskScope, alive_tasks};
 use crate::tool::ServiceStatus;
 use acp_connections::AcpConnections;
 use authenticator::{ActiveToken, Authenticator};
@@ -377,7 +377,7 @@ async fn health() -> &'static str {
 }
 
 async fn report(State(state): State<Arc<ServerState>>) -> Response {
-    let text = state.metrics.render(&state.parts.sessions, &(state.parts.services)());
+    let text = state.metrics.render(&state.parts.sessions, &(state.parts.services)(), alive_tasks());
     ([(header::CONTENT_TYPE, PROMETHEUS)], text).into_response()
 }
 

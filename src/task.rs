@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -50,6 +51,11 @@ impl TaskScope {
         self.tasks.close();
         self.tasks.wait().await;
     }
+}
+
+/// Returns how many tasks of this process have not ended. Must be called within a runtime.
+pub fn alive_tasks() -> usize {
+    Handle::current().metrics().num_alive_tasks()
 }
 
 /// The result of work on a blocking thread. The work continues if this is dropped.

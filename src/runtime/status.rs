@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt as _;
 use crate::external::ExternalAgentPool;
 use crate::services::Pool;
 use crate::socket;
-use crate::task::TaskScope;
+use crate::task::{TaskScope, alive_tasks};
 
 /// The report of one running Skein process.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,7 +51,8 @@ pub(super) fn serve(folder: &Path, pool: Pool, agents: ExternalAgentPool, scope:
                 })
                 .collect();
             let agents = agents.status();
-            let report = json!({"pid": std::process::id(), "services": services, "agents": agents}).to_string();
+            let (pid, tasks) = (std::process::id(), alive_tasks());
+            let report = json!({"pid": pid, "tasks": tasks, "services": services, "agents": agents}).to_string();
             // A client that hangs must not block the next one.
             drop(tokio::time::timeout(Duration::from_secs(1), stream.write_all(report.as_bytes())).await);
         }

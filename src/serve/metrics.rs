@@ -73,8 +73,8 @@ impl ServerMetrics {
         (self.requests.iter().map(load).sum(), self.requests.last().map(load).unwrap_or_default())
     }
 
-    /// Writes all metrics. `services` has the number of services in each state.
-    pub(super) fn render(&self, sessions: &SessionMetrics, services: &[(&'static str, usize)]) -> String {
+    /// Writes all metrics. `services` has the number of services in each state, `tasks` that of tasks that run.
+    pub(super) fn render(&self, sessions: &SessionMetrics, services: &[(&'static str, usize)], tasks: usize) -> String {
         let mut text = MetricText::default();
         let running = sessions.running_turns();
         let idle = sessions.open_sessions().saturating_sub(running);
@@ -106,6 +106,7 @@ impl ServerMetrics {
         text.family("skein_http_requests_total", "counter", "Answered requests by status.", "status", requests);
         let services = services.iter().map(|(state, count)| (*state, *count as u64));
         text.family("skein_services", "gauge", "Services by state.", "state", services);
+        text.gauge("skein_tasks", "Asynchronous tasks that have not ended.", tasks as u64);
         text.0
     }
 }
@@ -133,6 +134,11 @@ impl MetricText {
             self.0.push_str(&format!("{name}{{{label}=\"{value}\"}} {count}\n"));
         }
     }
+
+    /// Writes one metric without a label.
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.0.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
+    }
 }
 
 #[cfg(test)]
@@ -146,7 +152,7 @@ mod tests {
         metrics.count_request(StatusCode::OK);
         metrics.count_request(StatusCode::UNAUTHORIZED);
         metrics.count_request(StatusCode::FORBIDDEN);
-        let text = metrics.render(&SessionMetrics::default(), &[("running", 3)]);
+        let text = metrics.render(&SessionMetrics::default(), &[("running", 3)], 7);
         for line in [
             "# TYPE skein_sessions gauge",
             "skein_sessions{state=\"idle\"} 0",
@@ -154,11 +160,13 @@ mod tests {
             "skein_http_requests_total{status=\"2xx\"} 1",
             "skein_http_requests_total{status=\"4xx\"} 2",
             "skein_services{state=\"running\"} 3",
+            "# TYPE skein_tasks gauge",
+            "skein_tasks 7",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");
         }
         drop(open);
-        let text = metrics.render(&SessionMetrics::default(), &[]);
+        let text = metrics.render(&SessionMetrics::default(), &[], 0);
         assert!(text.contains("skein_connections{kind=\"acp_websocket\"} 0"), "{text}");
     }
 }

@@ -4,7 +4,9 @@
 #![expect(clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
@@ -313,6 +315,10 @@ fn the_socket_is_for_its_user_alone_and_a_stale_one_is_removed() {
     let socket = folder.join(format!("{}.sock", client.pid()));
     let mode = |path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
     assert_eq!((mode(&folder), mode(&socket)), (0o700, 0o600));
+    let mut report = String::new();
+    UnixStream::connect(&socket).expect("it listens").read_to_string(&mut report).expect("a report");
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    assert!(report["pid"] == client.pid() && report["tasks"].as_u64() > Some(0), "scripts/soak reads it: {report}");
 
     kill(client.pid(), Signal::KILL);
     client.ended();

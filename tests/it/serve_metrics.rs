@@ -26,6 +26,8 @@ fn promtool_accepts_the_metrics() {
     assert_eq!(ran.status, 200, "{ran:?}");
     let metrics = server.get("/metrics", &token).body;
     assert!(metrics.contains("skein_turns_total{reason=\"end_turn\"} 1"), "{metrics}");
+    let tasks = metrics.lines().find_map(|line| line.strip_prefix("skein_tasks ")?.parse().ok());
+    assert!(tasks > Some(0), "{metrics}");
     let mut command = Command::new(installed("tests/debian/usr/bin/promtool"));
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut promtool = command.spawn().expect("promtool starts");

@@ -15,6 +15,7 @@ use super::logins::Login;
 use super::metric_history::charts;
 use super::setup::{LogEntry, SetupFinding, require_admin, use_setup};
 use super::transcript::display_text;
+use crate::task::alive_tasks;
 
 /// Shows the state of the server.
 pub(super) async fn show(
@@ -43,7 +44,7 @@ pub(super) async fn show(
         h2 { "Recent errors" }
         (part(errors, |errors| error_table(errors)))
         h2 { "Metrics" }
-        pre tabindex="0" role="region" aria-label="Metrics" { (state.metrics.render(sessions, &services)) }
+        pre tabindex="0" role="region" aria-label="Metrics" { (state.metrics.render(sessions, &services, alive_tasks())) }
     };
     Ok(page(&login, Section::Health, "Health", &body))
 }
