@@ -429,9 +429,29 @@ impl std::fmt::Debug for Lease {
     }
 }
 
+/// Waits for the end of a service's idle time, and removes the service from the pool. Returns false if it is in use.
+async fn remove_idle(entry: &Arc<Service>, key: &Key, pool: &Weak<Inner>) -> bool {
+    loop {
+        let left = {
+            let Some(pool) = pool.upgrade() else { return false };
+            let mut entries = pool.entries();
+            let Some(left) = entry.idle_time_left() else { return false };
+            if left.is_zero() {
+                return entries.get(key).is_some_and(|known| Arc::ptr_eq(known, entry))
+                    && entries.remove(key).is_some();
+            }
+            left
+        };
+        // The service may be used again meanwhile, and then be idle from a later time on.
+        tokio::time::sleep(left).await;
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
-        let Some(uses) = self.entry.remove_lease() else { return };
+        if !self.entry.remove_lease() {
+            return;
+        }
         let session = self.key.session.clone();
         // The pool has stopped it, or is about to.
         if session.as_ref().is_some_and(SessionLifetime::has_ended) {
@@ -439,9 +459,8 @@ impl Drop for Lease {
         }
         let Some(scope) = self.pool.upgrade().map(|pool| pool.scope.clone()) else { return };
         let (entry, key, pool) = (Arc::clone(&self.entry), self.key.clone(), Weak::clone(&self.pool));
-        let idle = entry.manifest.timeouts.idle.duration();
         // Without a runtime no service can be running, so there is none to stop later.
-        if tokio::runtime::Handle::try_current().is_err() {
+        if tokio::runtime::Handle::try_current().is_err() || !entry.begin_idle_timer() {
             return;
         }
         let ending = scope.cancelled().clone();
@@ -457,15 +476,7 @@ impl Drop for Lease {
                 () = ending.cancelled() => return,
                 // It ends with its session, and must not stay in memory for the idle time.
                 () = session_end => return,
-                () = tokio::time::sleep(idle) => {}
-            }
-            {
-                let Some(pool) = pool.upgrade() else { return };
-                let mut entries = pool.entries();
-                if !entry.idle_since(uses) || !entries.get(&key).is_some_and(|known| Arc::ptr_eq(known, &entry)) {
-                    return;
-                }
-                entries.remove(&key);
+                is_idle = remove_idle(&entry, &key, &pool) => if !is_idle { return },
             }
             entry.stop().await;
         });

@@ -65,8 +65,10 @@ struct RunningInstance {
 struct State {
     circuit: Circuit,
     leases: usize,
-    /// Increases with every lease, so that an idle timer can tell whether the service was used since.
-    uses: u64,
+    /// When the last lease was dropped.
+    unused_since: Instant,
+    /// A task waits for the end of the idle time.
+    has_idle_timer: bool,
     starting: bool,
     starts: u32,
     last_error: Option<String>,
@@ -100,7 +102,8 @@ impl Service {
             state: Mutex::new(State {
                 circuit,
                 leases: 0,
-                uses: 0,
+                unused_since: Instant::now(),
+                has_idle_timer: false,
                 starting: false,
                 starts: 0,
                 last_error: None,
@@ -259,21 +262,28 @@ impl Service {
     }
 
     pub(super) fn add_lease(&self) {
-        let mut state = self.state();
-        state.leases += 1;
-        state.uses += 1;
+        self.state().leases += 1;
     }
 
-    /// Removes a lease. Returns the number of uses so far if it was the last one.
-    pub(super) fn remove_lease(&self) -> Option<u64> {
+    /// Removes a lease. Returns true if it was the last one.
+    pub(super) fn remove_lease(&self) -> bool {
         let mut state = self.state();
         state.leases -= 1;
-        (state.leases == 0).then_some(state.uses)
+        state.unused_since = Instant::now();
+        state.leases == 0
     }
 
-    pub(super) fn idle_since(&self, uses: u64) -> bool {
-        let state = self.state();
-        state.leases == 0 && state.uses == uses
+    /// Returns true if the caller must wait for the end of the idle time, because no other task does.
+    pub(super) fn begin_idle_timer(&self) -> bool {
+        !std::mem::replace(&mut self.state().has_idle_timer, true)
+    }
+
+    /// Returns what is left of the idle time. `None` if the service is in use; then the idle timer has ended.
+    pub(super) fn idle_time_left(&self) -> Option<Duration> {
+        let mut state = self.state();
+        state.has_idle_timer = state.leases == 0;
+        let idle = self.manifest.timeouts.idle.duration();
+        state.has_idle_timer.then(|| idle.saturating_sub(state.unused_since.elapsed()))
     }
 
     /// Starts the service if it is not running.

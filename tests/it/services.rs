@@ -129,6 +129,19 @@ async fn idle_service_stops_and_restarts_on_demand() {
     wired.stop().await;
 }
 
+/// Each session drops leases on shared services, and a task of each would stay for the idle time.
+#[tokio::test]
+async fn one_task_waits_for_the_idle_time_of_a_service() {
+    let wired = echo_alone(json!({"timeouts": {"idle": "1h"}}));
+    let mut tasks = Vec::new();
+    for session in ["one", "two", "three", "four", "five"] {
+        drop(wired.bind_session(session, "work").await.expect("bound"));
+        tasks.push(skein::task::alive_tasks());
+    }
+    assert!(tasks.iter().all(|count| *count == tasks[0]), "{tasks:?}");
+    wired.stop().await;
+}
+
 #[tokio::test]
 async fn a_lease_taken_before_the_idle_time_ends_keeps_the_service() {
     let idle = json!({"timeouts": {"idle": "200ms"}});
