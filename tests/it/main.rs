@@ -208,6 +208,8 @@ mod scripts;
 mod secret_canaries;
 /// Keys of clients, stored keys and keys in requests; console pages and environments of children.
 mod secret_places;
+/// Keys of the config and of servers that clients bring, searched for in every place of `skein serve`.
+mod secret_served;
 /// The threat model in docs/security.md: every line names a test.
 mod security_doc;
 /// Modes served to an MCP client, against the wiring table.

@@ -17,11 +17,11 @@ use crate::support::model::{Answer, ScriptedModel, has_result};
 use crate::support::serve::{Server, bearer, eventually, token};
 use crate::support::{Sandbox, full_tests, read, repository, servers};
 
-const ARGUMENT: &str = "canary-argument-2c6f18";
-const ASSIGNMENT: &str = "canary-assignment-d05b7e";
-const VARIABLE: &str = "canary-client-variable-47a1c9";
-const HEADER: &str = "canary-client-header-b3e82f";
-const QUERY: &str = "canary-client-query-5f90d4";
+pub(crate) const ARGUMENT: &str = "canary-argument-2c6f18";
+pub(crate) const ASSIGNMENT: &str = "canary-assignment-d05b7e";
+pub(crate) const VARIABLE: &str = "canary-client-variable-47a1c9";
+pub(crate) const HEADER: &str = "canary-client-header-b3e82f";
+pub(crate) const QUERY: &str = "canary-client-query-5f90d4";
 /// In a manifest that an administrator edits in the console.
 const EDITED: &str = "canary-edited-e61a30";
 
@@ -29,14 +29,14 @@ const EDITED: &str = "canary-edited-e61a30";
 const STREAMS: [&str; 2] = ["/console/events", "/console/socket"];
 
 /// Fails if a text has one of the keys.
-fn assert_clean<'a>(place: &str, text: &str, keys: impl IntoIterator<Item = &'a str>) {
+pub(crate) fn assert_clean<'a>(place: &str, text: &str, keys: impl IntoIterator<Item = &'a str>) {
     for key in keys {
         assert!(!text.contains(key), "{key} is in {place}: {text}");
     }
 }
 
 /// Fails if a file that the program wrote has one of the keys: the store, the log, temporary files.
-fn assert_clean_files<'a>(sandbox: &Sandbox, keys: impl IntoIterator<Item = &'a str>) {
+pub(crate) fn assert_clean_files<'a>(sandbox: &Sandbox, keys: impl IntoIterator<Item = &'a str>) {
     for key in keys {
         for place in ["data", "home", "tmp", "errors"] {
             assert_eq!(files_with(&sandbox.path(place), key, ""), [""; 0], "{key} is in {place}");
@@ -45,7 +45,7 @@ fn assert_clean_files<'a>(sandbox: &Sandbox, keys: impl IntoIterator<Item = &'a 
 }
 
 /// The command with a receiver of traces, a folder for temporary files, and its stderr in a file.
-fn observed(sandbox: &Sandbox, mut command: Command, receiver: &HttpServer) -> Command {
+pub(crate) fn observed(sandbox: &Sandbox, mut command: Command, receiver: &HttpServer) -> Command {
     for folder in ["tmp", "errors"] {
         std::fs::create_dir_all(sandbox.path(folder)).expect("a folder");
     }
@@ -56,17 +56,17 @@ fn observed(sandbox: &Sandbox, mut command: Command, receiver: &HttpServer) -> C
 }
 
 /// Everything that a receiver of traces got.
-fn traces(receiver: &HttpServer) -> String {
+pub(crate) fn traces(receiver: &HttpServer) -> String {
     receiver.requests().iter().map(|request| request.text.clone()).collect()
 }
 
 /// The log so far.
-fn logged(sandbox: &Sandbox) -> String {
+pub(crate) fn logged(sandbox: &Sandbox) -> String {
     read(sandbox.path("data/state/log/skein.log"))
 }
 
 /// The stored sessions in both formats of an export.
-fn exports(sandbox: &Sandbox) -> String {
+pub(crate) fn exports(sandbox: &Sandbox) -> String {
     let listed = sandbox.skein(&["sessions", "list", "--json"]).json();
     let ids = listed.as_array().expect("sessions").iter().map(|session| session["id"].as_str().expect("an id"));
     let export = |id: &str, format: &str| sandbox.skein(&["sessions", "export", id, "--format", format]).stdout;
@@ -100,7 +100,7 @@ fn console_pages(session: &str) -> BTreeSet<String> {
 }
 
 /// The pages as this browser gets them, with their paths.
-fn console_texts(browser: &Browser<'_>, session: &str) -> Vec<(String, String)> {
+pub(crate) fn console_texts(browser: &Browser<'_>, session: &str) -> Vec<(String, String)> {
     let pages = console_pages(session).into_iter().map(|page| {
         let answer = browser.get(&page);
         // There is no app with this name, and not every test has this service.
@@ -188,14 +188,14 @@ async fn no_page_of_the_console_has_a_key() {
 }
 
 /// Repeats what it was given, and ends.
-fn loud_server() -> Value {
+pub(crate) fn loud_server() -> Value {
     let script = "echo \"refused: $* $SERVICE_KEY\" >&2; exit 1";
     let assigned = format!("--token={ASSIGNMENT}");
     let args = ["-c", script, "loud", "--api-key", ARGUMENT, assigned.as_str()];
     json!({"name": "loud", "command": "/bin/sh", "args": args, "env": [{"name": "SERVICE_KEY", "value": VARIABLE}]})
 }
 
-fn remote_server(name: &str, url: &str) -> Value {
+pub(crate) fn remote_server(name: &str, url: &str) -> Value {
     let headers = json!([{"name": "Authorization", "value": format!("Bearer {HEADER}")}]);
     json!({"type": "http", "name": name, "url": format!("{url}?key={QUERY}"), "headers": headers})
 }
