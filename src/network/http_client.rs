@@ -55,7 +55,7 @@ pub fn client_builder() -> reqwest::ClientBuilder {
 }
 
 /// Returns the builder of an HTTP client that trusts only these certificates.
-pub fn client_builder_with_roots(roots: &TrustedRoots) -> reqwest::ClientBuilder {
+pub(super) fn client_builder_with_roots(roots: &TrustedRoots) -> reqwest::ClientBuilder {
     builder_with(Arc::clone(&roots.0) as Arc<dyn ServerCertVerifier>)
 }
 
