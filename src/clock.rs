@@ -8,7 +8,7 @@ use jiff::fmt::rfc2822;
 use jiff::tz::TimeZone;
 use rustix::time::ClockId;
 
-/// A clock that goes on while the machine is suspended, and that nobody can set.
+/// A clock that also runs while the machine is suspended, and that cannot be set.
 #[cfg(target_os = "linux")]
 const BOOT_CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(target_os = "linux"))]
