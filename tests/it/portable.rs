@@ -57,8 +57,9 @@ const LINUX_NAMES: [&str; 38] = [
     "zbus::",
 ];
 /// Files that name `/proc` in rules for paths, and those that use it on Linux only. All others use `process::read_proc`.
-const PROC_FILES: [&str; 6] = [
+const PROC_FILES: [&str; 7] = [
     "src/broker/files.rs",
+    "src/cli/private_files.rs",
     "src/process/proc_files.rs",
     "src/sandbox/expand/grants.rs",
     "src/sandbox/path_refusals.rs",
