@@ -391,3 +391,21 @@ fn keep_tail(text: &mut String, max: usize) {
     }
     text.drain(..start);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_end_of_long_live_output_is_shown() {
+        let mut display = CallDisplay::default();
+        let mut show = |output: &str| {
+            let progress = CallProgress { progress: 0.0, total: None, message: Some(output.to_owned()) };
+            assert!(display.active("call", &Activity::Progress(progress)).is_some());
+            display.live.clone()
+        };
+        let full = "x".repeat(MAX_LIVE);
+        assert_eq!(show(&full), full);
+        assert_eq!(show("the end"), format!("{}the end", &full["the end".len()..]));
+    }
+}

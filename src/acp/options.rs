@@ -9,6 +9,7 @@ use std::sync::Arc;
 use agent_client_protocol::v1::schema as acp;
 
 use super::connection::{ClientConnection, ClientSession};
+use super::wire::ClientWriter;
 use super::{commands, errors, external};
 use crate::graph::Plan;
 use crate::ids::{ModeId, ModelRef};
@@ -208,9 +209,7 @@ pub(super) fn watch_external(connection: &ClientConnection, open: &Arc<ClientSes
                 let Some(open) = open.upgrade() else { return };
                 let session: Arc<str> = open.session.id().into();
                 // An agent can change its lists faster than a client reads; only the last one matters.
-                while wire.backlog() > MAX_BACKLOG {
-                    tokio::time::sleep(POLL).await;
-                }
+                wait_for_backlog(&wire).await;
                 refresh_updates(&open).await.into_iter().for_each(|update| wire.send_update(&session, update));
             }
             tell = changes.changed().await.is_ok();
@@ -219,4 +218,29 @@ pub(super) fn watch_external(connection: &ClientConnection, open: &Arc<ClientSes
             }
         }
     });
+}
+
+/// Waits while more than [`MAX_BACKLOG`] bytes are not written to the client.
+async fn wait_for_backlog(wire: &ClientWriter) {
+    while wire.backlog() > MAX_BACKLOG {
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn changed_options_wait_for_a_client_that_does_not_read() {
+        let (wire, reader) = ClientWriter::with_reader(None);
+        wire.send_line("x".repeat(MAX_BACKLOG + 1));
+        let mut waiting = pin!(wait_for_backlog(&wire));
+        let waited = tokio::time::timeout(10 * POLL, &mut waiting).await;
+        assert!(waited.is_err(), "the client has read nothing");
+        reader.queue().mark_written(MAX_BACKLOG);
+        waiting.await;
+    }
 }

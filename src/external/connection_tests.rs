@@ -66,3 +66,69 @@ fn an_agent_that_leaves_too_many_refusals_unread_is_ended() {
     request(MAX_REFUSALS + 1);
     assert!(connection.is_stopping());
 }
+
+#[test]
+fn early_updates_have_a_limit_in_bytes() {
+    let (connection, _lines) = connection();
+    let opening = connection.begin_opening();
+    let half = "x".repeat(MAX_EARLY_BYTES / 2);
+    for text in [half.as_str(), half.as_str(), "short"] {
+        let params = json!({"sessionId": "s", "text": text});
+        receive(&connection, &json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
+    }
+    let session = Arc::new(Recorder::default());
+    assert!(connection.register("s", &session));
+    drop(opening);
+    let kept: Vec<_> = lock(&session.0).iter().map(|params| params["text"].as_str().unwrap().len()).collect();
+    assert_eq!(kept, [half.len(), "short".len()], "the second one has no room");
+}
+
+/// A session that answers every request.
+struct Answerer;
+
+impl SessionHandler for Answerer {
+    fn wait_for_room(&self) -> bool {
+        true
+    }
+
+    fn handle_update(&self, _: &RawValue) {}
+
+    fn answer(
+        self: Arc<Self>,
+        _: String,
+        _: Value,
+        _: CancellationToken,
+    ) -> BoxFuture<'static, Result<Value, RpcError>> {
+        Box::pin(async { Ok(json!("the answer")) })
+    }
+
+    fn page_done(&self, _: &str) {}
+
+    fn handle_exit(&self) {}
+}
+
+#[tokio::test]
+async fn further_requests_are_refused_while_answers_are_unread() {
+    let (connection, mut lines) = connection();
+    let session = Arc::new(Answerer);
+    assert!(connection.register("s", &session));
+    let request = |id: usize| {
+        let params = json!({"sessionId": "s"});
+        receive(&connection, &json!({"jsonrpc": "2.0", "id": id, "method": "terminal/output", "params": params}));
+    };
+    (0..MAX_CLIENT_REQUESTS).for_each(request);
+    let mut permits = Vec::new();
+    for _ in 0..MAX_CLIENT_REQUESTS {
+        let (line, permit) = lines.recv().await.unwrap();
+        assert!(line.contains(r#""result":"the answer""#), "{line}");
+        permits.push(permit);
+    }
+    request(MAX_CLIENT_REQUESTS);
+    let (line, _permit) = lines.recv().await.unwrap();
+    assert!(line.contains("read the answers first"), "{line}");
+    // The writer drops the permit of a line that it has written.
+    drop(permits);
+    request(MAX_CLIENT_REQUESTS + 1);
+    let (line, _permit) = lines.recv().await.unwrap();
+    assert!(line.contains(r#""result":"the answer""#), "{line}");
+}

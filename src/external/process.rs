@@ -213,4 +213,23 @@ mod tests {
         );
         assert_eq!(last_words_of(&in_pieces, key).await, "${env:KEY} end");
     }
+
+    /// Reads the output of an agent. Returns why reading ended, or `None` at the end of the output.
+    fn end_of(output: impl std::io::Read, verdict: LineVerdict) -> Option<String> {
+        read(&AgentName::new("helper"), BufReader::new(output), move |_: &[u8]| verdict)
+    }
+
+    #[test]
+    fn a_line_of_an_agent_that_is_too_long_ends_its_connection() {
+        let output = std::io::repeat(b'x').take(MAX_LINE + 1);
+        let end = end_of(output, LineVerdict::Message);
+        assert_eq!(end, Some("it sent a line of more than 64 MiB".to_owned()));
+    }
+
+    #[test]
+    fn an_agent_that_sends_too_much_garbage_does_not_speak_acp() {
+        let end_after = |lines: usize| end_of("x\n".repeat(lines).as_bytes(), LineVerdict::Garbage);
+        assert_eq!(end_after(MAX_GARBAGE), None);
+        assert_eq!(end_after(MAX_GARBAGE + 1), Some("it does not speak ACP: its output is not JSON-RPC".to_owned()));
+    }
 }

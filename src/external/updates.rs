@@ -368,3 +368,17 @@ pub(super) fn content(block: &acp::ContentBlock) -> Content {
         other => Content::Text(json!(other).to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_that_is_too_large_is_dropped() {
+        let mut relay = UpdateRelay::default();
+        assert_eq!(relay.admit(MAX_UPDATE), UpdateVerdict::Passes);
+        assert_eq!(relay.admit(MAX_UPDATE + 1), UpdateVerdict::FirstDropped);
+        assert_eq!(relay.admit(MAX_UPDATE + 1), UpdateVerdict::Dropped);
+        assert_eq!(relay.admit(MAX_UPDATE), UpdateVerdict::Passes, "the turn has room for more");
+    }
+}

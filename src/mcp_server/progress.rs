@@ -80,3 +80,17 @@ fn call_text(call: &ToolUse, by: Option<&str>) -> String {
     let more = if shown.len() < arguments.len() { "…" } else { "" };
     format!("{by}{} {shown}{more}", call.name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_of_a_turn_over_the_limit_is_dropped() {
+        let (notifier, mut messages) = ProgressNotifier::new();
+        let text = |number: usize| format!("notice {number}");
+        (0..=BUFFER).for_each(|number| notifier.status(StatusUpdate::notice(text(number))));
+        let buffered: Vec<_> = std::iter::from_fn(|| messages.try_recv().ok()).collect();
+        assert_eq!(buffered, (0..BUFFER).map(text).collect::<Vec<_>>());
+    }
+}

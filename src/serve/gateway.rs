@@ -63,6 +63,14 @@ struct PeerLink {
     tx: mpsc::Sender<String>,
 }
 
+impl PeerLink {
+    /// Returns a link, and the end of its queue for the task of the connection.
+    fn new(id: ForwardLink) -> (Self, mpsc::Receiver<String>) {
+        let (tx, rx) = mpsc::channel(MAX_WAITING);
+        (Self { id, tx }, rx)
+    }
+}
+
 impl ClientGateway {
     pub(super) fn new(
         state: &Arc<ServerState>,
@@ -215,8 +223,8 @@ impl ClientGateway {
     fn start_link(&self, replica: &Replica, peer: &ReplicaPeer, socket: WebSocketClient) -> PeerLink {
         static NEXT_LINK: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_LINK.fetch_add(1, Ordering::Relaxed);
-        let (tx, rx) = mpsc::channel(MAX_WAITING);
-        let link = LinkTask {
+        let (link, rx) = PeerLink::new(id);
+        let task = LinkTask {
             id,
             peer: peer.id.clone(),
             replica: replica.clone(),
@@ -228,8 +236,8 @@ impl ClientGateway {
             ended: self.links_end.clone(),
         };
         let hello = lock(&self.forwards).initialize();
-        self.state.scope.spawn(link.run(hello));
-        PeerLink { id, tx }
+        self.state.scope.spawn(task.run(hello));
+        link
     }
 }
 
@@ -319,4 +327,21 @@ pub(super) async fn wait_until_gone(replica: Replica, peer: ReplicaId) {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_waits_while_another_replica_reads_nothing() {
+        let (link, mut rx) = PeerLink::new(1);
+        (0..MAX_WAITING).for_each(|number| link.tx.try_send(number.to_string()).unwrap());
+        let send = || link.tx.send("one more".to_owned()).now_or_never();
+        assert!(send().is_none(), "the queue is full");
+        assert_eq!(rx.recv().await, Some("0".to_owned()));
+        assert!(send().is_some_and(|sent| sent.is_ok()));
+    }
 }

@@ -91,15 +91,20 @@ pub(super) async fn collect_fragments(state: &ServerState, path: &str, headers: 
     let fragments = peers.iter().map(|peer| async move {
         let fragment = async {
             let answer = ask(state, peer, head, Bytes::new()).await?;
-            if answer.status() != StatusCode::OK {
-                return None;
-            }
-            let bytes = axum::body::to_bytes(answer.into_body(), MAX_FRAGMENT).await.ok()?;
-            String::from_utf8(bytes.to_vec()).ok()
+            read_fragment(answer).await
         };
         timeout(FRAGMENT_TIMEOUT, fragment).await.ok().flatten().unwrap_or_default()
     });
     futures::future::join_all(fragments).await.concat()
+}
+
+/// Reads the HTML of an answer. `None` if the replica has none, or more than [`MAX_FRAGMENT`] bytes of it.
+async fn read_fragment(answer: Response) -> Option<String> {
+    if answer.status() != StatusCode::OK {
+        return None;
+    }
+    let bytes = axum::body::to_bytes(answer.into_body(), MAX_FRAGMENT).await.ok()?;
+    String::from_utf8(bytes.to_vec()).ok()
 }
 
 /// The middleware of the internal address: marks answers for the replica that asks.
@@ -134,4 +139,16 @@ async fn ask(state: &ServerState, peer: &ReplicaPeer, head: &Parts, body: Bytes)
         response.headers_mut().remove(name);
     }
     Some(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_fragment_that_is_too_large_is_left_out() {
+        let read = async |size: usize| read_fragment("x".repeat(size).into_response()).await.map(|html| html.len());
+        assert_eq!(read(MAX_FRAGMENT).await, Some(MAX_FRAGMENT));
+        assert_eq!(read(MAX_FRAGMENT + 1).await, None);
+    }
 }

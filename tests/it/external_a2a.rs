@@ -9,6 +9,7 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use crate::support::acp::{Acp, of_kind, spoken};
+use crate::support::http::{HttpServer, Reply};
 use crate::support::model::{Answer, ScriptedModel, asked, has_result};
 use crate::support::outside::mode;
 use crate::support::serve::{Server, eventually, token};
@@ -149,6 +150,32 @@ fn a_cancelled_turn_cancels_the_remote_task() {
         let listed = there.server.request("POST", "/a2a/goose-assistant", &headers, &body).json();
         listed["result"]["tasks"][0]["status"]["state"] == "TASK_STATE_CANCELED"
     });
+}
+
+/// An agent whose task asks the same question for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_remote_agent_makes_a_limited_number_of_requests() {
+    let there = HttpServer::start(|request| {
+        if request.line().0 == "GET" {
+            let url = format!("http://{}/mcp", request.header("host").expect("a host"));
+            let interface = json!({"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"});
+            return Reply::Json(json!({"supportedInterfaces": [interface], "capabilities": {"streaming": false}}));
+        }
+        let id = &request.body["id"];
+        let message = json!({"messageId": id, "role": "ROLE_AGENT", "parts": [{"text": "Which colour?"}]});
+        let status = json!({"state": "TASK_STATE_INPUT_REQUIRED", "message": message});
+        let task = json!({"id": "t1", "contextId": "c1", "status": status});
+        Reply::Json(json!({"jsonrpc": "2.0", "id": id, "result": {"task": task}}))
+    })
+    .await;
+    let here = Sandbox::new().with("THERE_TOKEN", TOKEN);
+    here.install(&manifest(&there.url, &plain_mode()));
+    let (mut client, session) = in_mode(&here, "there/default");
+    let asked = on_elicitation(&mut client, json!({"action": "accept", "content": {"answer": "red"}}));
+    let id = client.begin(&session, "paint");
+    let failed = client.answer(&id).to_string();
+    assert!(failed.contains("it has made more than 200 requests in one turn"), "{failed}");
+    assert_eq!((asked.borrow().len(), there.asked("SendMessage")), (201, 201));
 }
 
 #[test]

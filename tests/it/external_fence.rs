@@ -159,6 +159,29 @@ fn a_command_says_what_it_says_and_leaves_nothing() {
     client.until("it is gone", |client| client.running("sleep 611").is_empty());
 }
 
+#[test]
+fn an_external_agent_has_a_limited_number_of_terminals() {
+    let sandbox = fenced(&[]);
+    let (mut client, session) = in_mode(&sandbox, "runner");
+    client.ask("session/set_config_option", json!({"sessionId": session, "configId": "approval", "value": "auto"}));
+    let (_, updates) = client.prompt(&session, "terminals 33");
+    assert_eq!(spoken(&updates), "error -32603: there are 32 terminals already; release some");
+    client.ask("session/close", json!({"sessionId": session}));
+    client.until("they are gone", |client| client.running("sleep 613").is_empty());
+}
+
+#[test]
+fn only_the_end_of_the_output_of_a_terminal_is_kept() {
+    let sandbox = fenced(&[]);
+    let (mut client, session) = in_mode(&sandbox, "runner");
+    client.on_permission("allow_once");
+    let (_, updates) = client.prompt(&session, "run seq 200000");
+    let shown = spoken(&updates);
+    let output = shown.strip_prefix("exit 0: ").expect("it ends well");
+    assert_eq!(output.len(), 1 << 20);
+    assert!(output.ends_with("\n199999\n200000\n"), "the end is missing");
+}
+
 /// Where the editor lends its files, the agent sees what the user sees.
 #[test]
 fn the_editors_files_are_lent_on() {

@@ -216,6 +216,31 @@ fn too_many_connections_must_wait() {
     eventually("there is room again", || server.request("GET", "/readyz", &[], "").status == 200);
 }
 
+/// The client and the server each need more open files than macOS admits.
+#[cfg(target_os = "linux")]
+#[test]
+fn connections_over_those_that_are_refused_are_closed() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--connections", "1"]);
+    let _open = server.connect();
+    let mut refused: Vec<_> = (0..256).map(|_| server.connect()).collect();
+    let request = format!("GET /readyz HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", server.address);
+    let answer_to_further = || {
+        let mut stream = server.connect();
+        // The server may have closed the connection already.
+        drop(stream.write_all(request.as_bytes()));
+        let mut answer = Vec::new();
+        drop(stream.read_to_end(&mut answer));
+        answer
+    };
+    eventually("a further connection is closed at once", || answer_to_further().is_empty());
+    let mut last = refused.pop().expect("a connection");
+    last.write_all(request.as_bytes()).unwrap();
+    assert_eq!(HttpAnswer::read(&mut last).status, 503);
+    drop(refused);
+    eventually("a further connection is refused", || answer_to_further().starts_with(b"HTTP/1.1 503 "));
+}
+
 #[test]
 fn clients_leave_places_for_health_and_metrics() {
     let sandbox = Sandbox::new();

@@ -237,7 +237,7 @@ impl TerminalHost {
         let sandbox = RunningSandbox::start(launcher, request).await?;
         let created = sandbox.watch().cloned();
         let (group, pipes) = sandbox.spawn_alone(launch, &line).await?;
-        let limit = output_byte_limit.unwrap_or(MAX_OUTPUT).min(MAX_OUTPUT);
+        let limit = output_limit(output_byte_limit);
         let (command, follow) = CapturedCommand::new(group, pipes, limit, self.tasks.cancelled().clone());
         let (checked, remarks) = watch::channel(None);
         self.tasks.spawn(async move {
@@ -279,6 +279,11 @@ impl SandboxTerminal {
         let exit = self.command.exit().ok_or(TerminalCallError::NoExit)?;
         Ok(TerminalReply::Exit(exit_status(exit)))
     }
+}
+
+/// Returns the bytes of output that a terminal keeps, if the server wants this many.
+fn output_limit(wanted: Option<u64>) -> u64 {
+    wanted.unwrap_or(MAX_OUTPUT).min(MAX_OUTPUT)
 }
 
 fn exit_status(CommandExit { code, signal }: CommandExit) -> TerminalExit {
@@ -387,5 +392,10 @@ mod tests {
         {
             assert_eq!(check_folder(&base.join(folder), &roots).is_ok(), is_inside, "{folder}");
         }
+    }
+
+    #[test]
+    fn a_server_cannot_raise_the_limit_of_output() {
+        assert_eq!([None, Some(100), Some(u64::MAX)].map(output_limit), [MAX_OUTPUT, 100, MAX_OUTPUT]);
     }
 }

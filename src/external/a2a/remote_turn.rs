@@ -369,3 +369,76 @@ fn message_parts(prompt: Vec<Content>) -> Vec<Value> {
     };
     prompt.into_iter().map(part).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::watch;
+
+    use super::super::remote_card::RemoteCard;
+    use super::*;
+    use crate::agents::RemoteAgentSpec;
+    use crate::ids::AgentName;
+    use crate::network::JsonClient;
+    use crate::services::SecretValues;
+
+    const URL: &str = "http://127.0.0.1:9/";
+
+    /// A client that has not read this many bytes.
+    #[derive(Default)]
+    struct SlowClient(AtomicUsize);
+
+    impl Notifier for SlowClient {
+        fn log(&self, _: Event) {}
+
+        fn status(&self, _: StatusUpdate) {}
+
+        fn backlog(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    /// Returns a session of an agent to which these tests send nothing.
+    fn session() -> RemoteSession {
+        let runtime = serde_json::from_value(json!({"url": URL})).unwrap();
+        RemoteSession {
+            agent: RemoteAgentSpec { name: AgentName::new("there"), title: "There".to_owned(), runtime },
+            client: JsonClient::new(Vec::new()).unwrap(),
+            card: RemoteCard { url: URL.to_owned(), tenant: None, streams: true, calls_tools: false },
+            secrets: SecretValues::default(),
+            id: "c1".to_owned(),
+            context: Mutex::new("c1".to_owned()),
+            remembers: false,
+            binding: None,
+            changes: watch::Sender::new(0),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_remote_agent_that_sends_too_much_in_a_turn_fails() {
+        let (session, cancel) = (session(), CancellationToken::new());
+        let mut turn = RemoteTurn::new(&session, Arc::new(SlowClient::default()), &cancel);
+        let piece = |size: usize| {
+            let content = vec![Content::text("x".repeat(size))];
+            TaskPiece { id: String::new(), content, appends: true }
+        };
+        turn.show(piece(MAX_TURN)).await.unwrap();
+        let refused = turn.show(piece(1)).await;
+        assert!(matches!(refused, Err(RemoteError::TooMuch { limit: MAX_TURN })), "{refused:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_remote_agent_waits_for_a_client_that_does_not_read() {
+        let (session, cancel) = (session(), CancellationToken::new());
+        let client = Arc::new(SlowClient(AtomicUsize::new(MAX_BACKLOG + 1)));
+        let turn = RemoteTurn::new(&session, Arc::clone(&client) as Arc<dyn Notifier>, &cancel);
+        let mut waiting = pin!(turn.wait_for_backlog());
+        let waited = tokio::time::timeout(10 * BACKLOG_POLL, &mut waiting).await;
+        assert!(waited.is_err(), "the client has read nothing");
+        client.0.store(MAX_BACKLOG, Ordering::Relaxed);
+        waiting.await.unwrap();
+    }
+}

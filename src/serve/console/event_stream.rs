@@ -137,7 +137,7 @@ impl StreamReader {
     /// Watches the sessions of a query that the login may see. Fails if the store cannot be read.
     async fn open(state: &Arc<ServerState>, login: Arc<Login>, query: Option<&str>) -> Result<Self, ConsoleProblem> {
         let query = FormFields::of_query(query);
-        let wanted: Vec<String> = query.all("watch").take(MAX_WATCHED).map(str::to_owned).collect();
+        let wanted = session_ids(&query);
         let sessions = ConsoleSessions::of(state, &login.token).await?;
         let (stream, updates) = StreamSender::new();
         let ended = CancellationToken::new();
@@ -202,6 +202,11 @@ impl StreamReader {
     }
 }
 
+/// Returns the ids of the sessions to watch.
+fn session_ids(query: &FormFields) -> Vec<String> {
+    query.all("watch").take(MAX_WATCHED).map(str::to_owned).collect()
+}
+
 /// Returns the next update as a server-sent event.
 async fn next_event(mut reader: StreamReader) -> Option<(Result<Bytes, Infallible>, StreamReader)> {
     let text = match reader.next().await? {
@@ -209,4 +214,16 @@ async fn next_event(mut reader: StreamReader) -> Option<(Result<Bytes, Infallibl
         StreamUpdate::KeepAlive => COMMENT.to_owned(),
     };
     Some((Ok(Bytes::from(text)), reader))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_watches_a_limited_number_of_sessions() {
+        let named: Vec<_> = (0..=MAX_WATCHED).map(|number| format!("watch=s{number}")).collect();
+        let watched = session_ids(&FormFields::of_query(Some(&named.join("&"))));
+        assert_eq!(watched, (0..MAX_WATCHED).map(|number| format!("s{number}")).collect::<Vec<_>>());
+    }
 }

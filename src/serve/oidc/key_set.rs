@@ -223,4 +223,10 @@ mod tests {
         }
         assert_eq!(KeySet::parse(&json!({"keys": {}})), None);
     }
+
+    #[test]
+    fn a_limited_number_of_keys_is_read() {
+        let key = json!({"kty": "OKP", "crv": "Ed25519", "x": bytes(32)});
+        assert_eq!(keys(Value::Array(vec![key; MAX_KEYS + 1])).len(), MAX_KEYS);
+    }
 }

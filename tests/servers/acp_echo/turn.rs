@@ -97,6 +97,14 @@ impl Turn {
             }
             "forge" => self.forge(first, more)?,
             "run" => self.terminal(first, more)?,
+            "terminals" => {
+                let params = json!({"sessionId": session, "command": "sleep", "args": ["613"]});
+                let count: usize = first.parse().unwrap_or(1);
+                for _ in 0..count {
+                    self.agent.ask("terminal/create", params.clone())?;
+                }
+                self.say("created");
+            }
             "permit" => self.permit(rest, json!({"title": rest}))?,
             "permit-untitled" => self.permit(rest, json!({}))?,
             "elicit" => {
