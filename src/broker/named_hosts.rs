@@ -123,4 +123,17 @@ mod tests {
         assert!(knows("http://a.example/other") && knows("https://b.example:8080/"));
         assert!(!knows("https://b.example/") && !knows("https://sub.a.example/") && !knows("https://a.example:8080/"));
     }
+
+    #[test]
+    fn hosts_over_the_limit_are_not_remembered() {
+        let hosts = NamedHosts::default();
+        for number in 0..=MAX_HOSTS {
+            hosts.add_from(&format!("read https://h{number}.example/"));
+        }
+        let knows = |number: usize| {
+            let url = format!("https://h{number}.example/");
+            hosts.contains(&RemoteHost::of_url(&url).expect("a host"))
+        };
+        assert!((0..MAX_HOSTS).all(knows) && !knows(MAX_HOSTS));
+    }
 }

@@ -191,3 +191,26 @@ fn reason(error: reqwest::Error) -> String {
     }
     innermost.to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(body: String) -> reqwest::Response {
+        hyper::Response::new(body).into()
+    }
+
+    #[tokio::test]
+    async fn an_answer_in_json_that_is_too_large_is_an_error() {
+        let read = |size: usize| read_value(response(format!("\"{}\"", "x".repeat(size - 2))));
+        assert!(read(MAX_ANSWER).await.is_ok());
+        assert_eq!(read(MAX_ANSWER + 1).await, Err(JsonClientError::TooLarge));
+    }
+
+    #[tokio::test]
+    async fn an_event_in_json_that_is_too_large_is_an_error() {
+        let response = response(format!("data: {}", "x".repeat(MAX_ANSWER)));
+        let mut reader = JsonEventReader { response, parser: EventParser::default() };
+        assert_eq!(reader.next_event().await, Err(JsonClientError::TooLarge));
+    }
+}

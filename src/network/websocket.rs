@@ -255,6 +255,8 @@ async fn secure(host: &Host<String>, tcp: TcpStream) -> Result<TlsStream<TcpStre
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
     use super::*;
 
     fn parse(text: &str) -> Result<String, WebSocketAddressError> {
@@ -281,5 +283,27 @@ mod tests {
         assert_eq!(parse("http://skein.example.com"), Err(WebSocketAddressError::Unprotected));
         assert_eq!(parse("ws://192.0.2.7:4780"), Err(WebSocketAddressError::Unprotected));
         assert!(parse("http://localhost:4780").is_ok());
+    }
+
+    /// Returns what a client reads if a server sends only the head of a message of this length, and hangs up.
+    async fn read_message(length: usize) -> Option<Result<Message, Error>> {
+        let (here, there) = tokio::io::duplex(4096);
+        let request = "ws://localhost/acp".into_client_request().unwrap();
+        let (client, server) = tokio::join!(
+            WebSocketClient::shake_hands(request, Box::new(here)),
+            tokio_tungstenite::accept_async(there),
+        );
+        let (mut client, mut server) = (client.unwrap(), server.unwrap());
+        let length = u64::try_from(length).unwrap();
+        let head = [&[0x81_u8, 127][..], &length.to_be_bytes()].concat();
+        server.get_mut().write_all(&head).await.unwrap();
+        drop(server);
+        client.stream.next().await
+    }
+
+    #[tokio::test]
+    async fn a_message_of_a_server_that_is_too_large_is_refused() {
+        assert!(matches!(read_message(MAX_MESSAGE + 1).await, Some(Err(Error::Capacity(_)))));
+        assert!(!matches!(read_message(MAX_MESSAGE).await, Some(Err(Error::Capacity(_)))));
     }
 }

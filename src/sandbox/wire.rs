@@ -266,4 +266,16 @@ mod tests {
         drop(here);
         assert_eq!(receive::<Request>(&there).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
+
+    #[test]
+    fn a_frame_that_is_too_long_is_not_read() {
+        for (length, error) in
+            [(MAX_FRAME_BYTES, io::ErrorKind::UnexpectedEof), (MAX_FRAME_BYTES + 1, io::ErrorKind::InvalidData)]
+        {
+            let (mut here, there) = UnixStream::pair().unwrap();
+            here.write_all(&[length.to_le_bytes(), [0; 4]].concat()).unwrap();
+            drop(here);
+            assert_eq!(receive::<Request>(&there).unwrap_err().kind(), error, "{length}");
+        }
+    }
 }

@@ -215,3 +215,19 @@ async fn read(pipe: impl AsyncRead + Unpin, kept: &mut Vec<u8>) {
     drop(first.read_to_end(kept).await);
     drop(tokio::io::copy(&mut first.into_inner(), &mut tokio::io::sink()).await);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_output_of_a_hook_is_kept_up_to_the_limit() {
+        let limit = usize::try_from(MAX_OUTPUT).unwrap();
+        let output = vec![b'x'; limit + 1];
+        let mut pipe = output.as_slice();
+        let mut kept = Vec::new();
+        read(&mut pipe, &mut kept).await;
+        assert_eq!(kept.len(), limit);
+        assert!(pipe.is_empty(), "the hook can write all of it");
+    }
+}

@@ -453,3 +453,32 @@ fn readable(mut event: Sse, asked: &RequestId) -> Sse {
     }
     event
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_event_of_a_service_that_is_too_large_is_an_error() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri: Arc<str> = format!("http://{}/mcp", listener.local_addr().unwrap()).into();
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+            let answer = format!("{head}data: {}\n\n", "x".repeat(MAX_EVENT));
+            // A client that gives up does not read all of it.
+            drop(stream.write_all(answer.as_bytes()).await);
+        };
+        let client = CheckedClient { http: client().unwrap(), service: ServiceName::new("large"), login: None };
+        let read = async {
+            let mut events = client.get_stream(uri, None, None, None, HashMap::new()).await.unwrap();
+            events.next().await
+        };
+        let (event, ()) = tokio::join!(read, serve);
+        assert!(matches!(event, Some(Err(SseError::Body(_)))));
+    }
+}

@@ -176,3 +176,27 @@ async fn a_declined_password_gives_the_reason() {
     server.serve_credentials(UnixListener::bind(&inside).unwrap());
     assert_eq!(credential(&inside, "protocol=https\nhost=example.com\n\n").await, "refusal=no\n");
 }
+
+/// Connects to an agent and reads its list of keys. Returns the open connection.
+async fn list_keys(socket: &Path) -> io::Result<UnixStream> {
+    let mut stream = UnixStream::connect(socket).await?;
+    stream.write_all(&string(&[11])).await?;
+    let length = stream.read_u32().await?;
+    let mut answer = vec![0; length as usize];
+    stream.read_exact(&mut answer).await?;
+    Ok(stream)
+}
+
+#[tokio::test]
+async fn a_client_of_git_over_the_limit_gets_no_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = folder.path().join("inside");
+    let server = server(&Gate::new(Ok(())), None, BTreeMap::new());
+    server.serve_agent(UnixListener::bind(&inside).unwrap());
+    let mut clients = Vec::new();
+    for _ in 0..MAX_CLIENTS {
+        clients.push(list_keys(&inside).await.unwrap());
+    }
+    assert!(list_keys(&inside).await.is_err());
+    drop(clients);
+}

@@ -25,8 +25,8 @@ const RECORD_HEADER: usize = 5;
 const MAX_RECORD: usize = 16_384;
 /// Maximum size of the message. Browsers send up to 2 KiB.
 const MAX_MESSAGE: usize = 32 * 1024;
-/// Maximum bytes of the records that a message needs. Longer inputs count as malformed.
-const MAX_HELLO: usize = 2 * MAX_MESSAGE;
+/// Maximum bytes of the records that a message needs: twice its own. Longer inputs count as malformed.
+const MAX_HELLO: usize = 64 * 1024;
 
 /// Reads the message at the start of `bytes`.
 pub(super) fn read_client_hello(bytes: &[u8]) -> ClientHello {
@@ -242,6 +242,14 @@ pub(super) mod tests {
         // A message of another type, and one that is too long.
         assert_eq!(read_client_hello(&[22, 3, 1, 0, 9, 2]), ClientHello::Malformed);
         assert_eq!(read_client_hello(&[22, 3, 1, 0, 9, 1, 1, 0, 0]), ClientHello::Malformed);
+    }
+
+    #[test]
+    fn a_message_in_too_many_records_is_malformed() {
+        let bytes = records(&message(&[0; 20_000]), 1);
+        assert!(bytes.len() > MAX_HELLO);
+        assert_eq!(read_client_hello(&bytes[..MAX_HELLO - 1]), ClientHello::Incomplete);
+        assert_eq!(read_client_hello(&bytes[..MAX_HELLO]), ClientHello::Malformed);
     }
 
     proptest! {

@@ -278,3 +278,16 @@ async fn connections_belong_to_the_named_or_the_only_command() {
     assert_eq!(shown(&second), [unlisted]);
     assert_eq!(shown(&first), [unlisted, "refused by the sandbox: b.test:443 (the sandbox profile denies this host)"]);
 }
+
+#[tokio::test]
+async fn a_command_reports_a_limited_number_of_refusals() {
+    let (commands, _questions) = commands();
+    let command = commands.begin("a".into(), &[]);
+    for number in 0..=MAX_REFUSALS {
+        let host = host(&format!("host{number}.test:443"));
+        commands.record(&host, Some(command.id()), Some(&RefusalReason::Unlisted), false);
+    }
+    let hosts: Vec<_> = command.refusals().into_iter().map(|refusal| refusal.host).collect();
+    let expected: Vec<_> = (0..MAX_REFUSALS).map(|number| host(&format!("host{number}.test:443"))).collect();
+    assert_eq!(hosts, expected);
+}

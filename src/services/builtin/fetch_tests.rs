@@ -478,3 +478,25 @@ proptest! {
         });
     }
 }
+
+#[test]
+fn the_oldest_of_too_many_pages_leaves_the_cache() {
+    let cache = Cache::default();
+    for number in 0..=MAX_CACHED {
+        cache.put_text(&format!("https://example.com/{number}"), "text");
+    }
+    let ids: Vec<_> = cache.entries().into_iter().map(|page| page.id).collect();
+    let expected: Vec<_> = (2..=MAX_CACHED + 1).map(|number| format!("p{number}")).collect();
+    assert_eq!(ids, expected);
+}
+
+#[test]
+fn large_pages_leave_the_cache_for_newer_ones() {
+    let cache = Cache::default();
+    let text = "x".repeat(MAX_CACHED_BYTES / 2);
+    for path in ["a", "b", "c"] {
+        cache.put_text(&format!("https://example.com/{path}"), &text);
+    }
+    let ids: Vec<_> = cache.entries().into_iter().map(|page| page.id).collect();
+    assert_eq!(ids, ["p2", "p3"]);
+}

@@ -146,4 +146,38 @@ mod tests {
             assert!(page.0 == status && answer.is_none(), "{target}: {}", page.0);
         }
     }
+
+    /// Returns what is read of a request of `size` bytes.
+    async fn read_request(size: usize) -> Option<String> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut browser = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let head = format!("{}\r\n\r\n", "x".repeat(size - 4));
+        let (sent, read) = tokio::join!(browser.write_all(head.as_bytes()), read_head(&mut stream));
+        sent.unwrap();
+        read
+    }
+
+    #[tokio::test]
+    async fn a_request_at_the_end_of_a_login_has_a_limited_size() {
+        assert_eq!(read_request(MAX_HEAD).await.map(|head| head.len()), Some(MAX_HEAD));
+        assert_eq!(read_request(MAX_HEAD + 1).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_further_connection_waits_for_the_end_of_an_open_one() {
+        let redirect = RedirectListener::open().await.unwrap();
+        let address = redirect.listener.local_addr().unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut browser = TcpStream::connect(address).await.unwrap();
+        browser.write_all(b"GET /callback?state=right&code=a HTTP/1.1\r\n\r\n").await.unwrap();
+        let start = tokio::time::Instant::now();
+        let answer = redirect.wait("right").await;
+        assert_eq!(answer.code.as_deref(), Some("a"));
+        assert!(start.elapsed() >= REQUEST_TIME, "the silent connections had to end first");
+        drop(silent);
+    }
 }

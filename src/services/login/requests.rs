@@ -195,6 +195,9 @@ fn reason(error: reqwest::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
     use super::*;
 
     fn client(service: &str) -> LoginClient {
@@ -227,5 +230,30 @@ mod tests {
             shown(503, r#"{"error": "temporarily_unavailable"}"#),
             "the token endpoint answered with HTTP 503: temporarily_unavailable"
         );
+    }
+
+    /// Reads a document of `size` bytes.
+    async fn read_document(size: usize) -> Result<Option<String>, LoginError> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let client = client(&url);
+        let url = Url::parse(&url).unwrap();
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {size}\r\nconnection: close\r\n\r\n");
+            let answer = format!("{head}\"{}\"", "x".repeat(size - 2));
+            // A client that gives up does not read all of it.
+            drop(stream.write_all(answer.as_bytes()).await);
+            stream
+        };
+        tokio::join!(client.document("the metadata", &url), serve).0
+    }
+
+    #[tokio::test]
+    async fn an_answer_of_the_login_that_is_too_large_is_refused() {
+        let text = read_document(MAX_BYTES).await.unwrap();
+        assert_eq!(text.map(|text| text.len()), Some(MAX_BYTES - 2));
+        assert!(matches!(read_document(MAX_BYTES + 1).await, Err(LoginError::Invalid { .. })));
     }
 }

@@ -374,3 +374,81 @@ impl ClientHandler for McpClient {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use futures::future::BoxFuture;
+    use rmcp::model::NumberOrString;
+    use rmcp::service::{RunningService, serve_directly};
+
+    use super::*;
+    use crate::tool::ask::{PermissionRequest, PermissionResponse};
+    use crate::tool::elicit::{Elicitation, ElicitationResponse};
+
+    /// A user who answers nothing. Counts the pages that are done.
+    #[derive(Default)]
+    struct SilentUser(AtomicUsize);
+
+    impl Asker for SilentUser {
+        fn ask(&self, _: PermissionRequest) -> BoxFuture<'_, PermissionResponse> {
+            Box::pin(std::future::pending())
+        }
+
+        fn elicit(&self, _: Elicitation) -> BoxFuture<'_, ElicitationResponse> {
+            Box::pin(std::future::pending())
+        }
+
+        fn page_done(&self, _: &str, _: &str) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A client of a service that belongs to one session.
+    fn owned_client() -> (McpClient, Arc<SessionContext>) {
+        let session = SessionContext::new("s", "/nowhere".into(), Vec::new(), "/nowhere/scratch".into());
+        let owner = Owner::of(&session, session.lifetime().clone());
+        let client = McpClient::new(ServiceName::new("asks"), SecretValues::default(), Some(Arc::new(owner)));
+        (client, session)
+    }
+
+    #[test]
+    fn pages_over_the_limit_are_not_remembered() {
+        let (client, _session) = owned_client();
+        let user = Arc::new(SilentUser::default());
+        for page in 0..=MAX_PAGES_OPEN {
+            client.register_page(page.to_string(), Arc::clone(&user) as Arc<dyn Asker>);
+        }
+        for page in 0..=MAX_PAGES_OPEN {
+            client.finish_page(&page.to_string());
+        }
+        assert_eq!(user.0.load(Ordering::Relaxed), MAX_PAGES_OPEN);
+    }
+
+    #[tokio::test]
+    async fn a_further_question_of_a_call_is_cancelled() {
+        let (client, session) = owned_client();
+        // rmcp hands out a `Peer` only for a running service.
+        let (outgoing, _incoming) = futures::channel::mpsc::channel(1);
+        let service: RunningService<RoleClient, McpClient> =
+            serve_directly(client.clone(), (outgoing, futures::stream::pending()), None);
+        let id = NumberOrString::Number(1);
+        let call = CallContext::new(session).with_asker(Arc::new(SilentUser::default()));
+        let _flight = client.listen(&ProgressToken(id.clone()), &id, &call);
+        let ask = || {
+            let question = ElicitRequestParams::UrlElicitationParams {
+                meta: None,
+                message: "Log in".to_owned(),
+                url: "https://example.com/".to_owned(),
+                elicitation_id: "login".to_owned(),
+            };
+            Box::pin(client.create_elicitation(question, RequestContext::new(id.clone(), service.peer().clone())))
+        };
+        let mut open: Vec<_> = (0..MAX_ASKING).map(|_| ask()).collect();
+        for question in &mut open {
+            assert!(question.as_mut().now_or_never().is_none(), "the user has not answered");
+        }
+        let further = ask().now_or_never();
+        assert_eq!(further, Some(Ok(ElicitResult::new(ElicitationAction::Cancel))));
+    }
+}

@@ -155,3 +155,32 @@ impl ChartList {
         self.drawings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chart::{ChartData, ChartKind, ChartOptions};
+
+    #[test]
+    fn the_oldest_picture_of_a_session_makes_room() {
+        let text = "graph TD\nA-->B";
+        let data = ChartData::Text(text.to_owned());
+        let spec = ChartSpec { kind: ChartKind::Mermaid, data, title: None, options: ChartOptions::default() };
+        let request = serde_json::from_value(json!({"kind": "mermaid", "data": text})).unwrap();
+        let first = ChartRecord {
+            id: "0".to_owned(),
+            title: String::new(),
+            request: Arc::new(request),
+            file: None,
+            picture: Arc::new(chart::draw(&spec).unwrap()),
+            png: None,
+            notes: Vec::new(),
+        };
+        let list = ChartList::default();
+        for number in 0..=MAX_RECORDS {
+            list.add(ChartRecord { id: number.to_string(), ..first.clone() });
+        }
+        assert_eq!(list.list().len(), MAX_RECORDS);
+        assert!(list.find("0").is_none() && list.find("1").is_some());
+    }
+}

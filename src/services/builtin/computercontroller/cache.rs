@@ -146,4 +146,14 @@ mod tests {
         assert_eq!((cache.clear(Some("d2")), cache.clear(Some("d2")), cache.clear(None)), (1, 0, 2));
         assert_eq!(put(&cache, 9, 1), "d4", "ids are not used again");
     }
+
+    #[test]
+    fn the_oldest_of_too_many_documents_leaves() {
+        let cache = DocumentCache::default();
+        for key in 0..=32 {
+            put(&cache, key, 1);
+        }
+        assert_eq!(cache.entries().len(), MAX_ENTRIES);
+        assert!(cache.find(&[0; 32]).is_none() && cache.find(&[1; 32]).is_some());
+    }
 }

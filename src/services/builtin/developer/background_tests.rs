@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::MAX_ENDED;
 use crate::services::builtin::developer::testing::{Said, Workshop, is_gone};
 
 async fn start(workshop: &Workshop, command: &str) -> u64 {
@@ -136,4 +137,18 @@ async fn a_prompt_without_a_line_end_is_seen() {
     let workshop = Workshop::new();
     let id = start(&workshop, "printf 'name: '; exec sleep 300").await;
     assert_eq!(output(&workshop, id, 60).await.data["output"], "name: ");
+}
+
+#[tokio::test]
+async fn the_oldest_ended_command_makes_room() {
+    let workshop = Workshop::new();
+    for _ in 0..=MAX_ENDED {
+        let id = start(&workshop, "true").await;
+        to_the_end(&workshop, id).await;
+    }
+    output(&workshop, 1, 0).await;
+    start(&workshop, "true").await;
+    let said = workshop.call("shell_output", json!({"id": 1})).await;
+    said.refused("no background command 1 in this session");
+    output(&workshop, 2, 0).await;
 }

@@ -81,3 +81,50 @@ impl ClientCommands {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use futures::future::{BoxFuture, pending, ready};
+
+    use super::*;
+    use crate::tool::editor::{EditorError, TerminalExit, TerminalOutput};
+
+    /// A terminal whose command never ends.
+    struct EndlessTerminal;
+
+    impl Terminal for EndlessTerminal {
+        fn id(&self) -> &str {
+            "terminal"
+        }
+
+        fn output(&self) -> BoxFuture<'_, Result<TerminalOutput, EditorError>> {
+            pending().boxed()
+        }
+
+        fn wait(&self) -> BoxFuture<'_, Result<TerminalExit, EditorError>> {
+            pending().boxed()
+        }
+
+        fn kill(&self) -> BoxFuture<'_, Result<(), EditorError>> {
+            pending().boxed()
+        }
+
+        fn release(self: Box<Self>) -> BoxFuture<'static, ()> {
+            ready(()).boxed()
+        }
+    }
+
+    #[test]
+    fn a_further_command_at_a_client_is_refused_until_one_ends() {
+        let commands = ClientCommands::default();
+        for _ in 0..MAX_COMMANDS {
+            assert!(commands.check_room().is_ok());
+            commands.add("sleep 300", Box::new(EndlessTerminal));
+        }
+        assert!(commands.check_room().is_err());
+        commands.find(1).unwrap().has_ended.store(true, Ordering::Relaxed);
+        assert!(commands.check_room().is_ok());
+        assert!(commands.find(1).is_err(), "the ended command made room");
+    }
+}

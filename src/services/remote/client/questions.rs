@@ -161,3 +161,26 @@ fn tidy(schema: &mut Map<String, Value>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::ServiceName;
+    use crate::services::environment::SecretValues;
+    use crate::tool::SessionContext;
+
+    #[tokio::test]
+    async fn too_many_questions_in_one_answer_are_refused() {
+        let client = McpClient::new(ServiceName::new("questions"), SecretValues::default(), None);
+        let session = SessionContext::new("s", "/nowhere".into(), Vec::new(), "/nowhere/scratch".into());
+        let context = CallContext::new(session);
+        let question = InputRequest::ListRoots(Default::default());
+        let refuse = async |count: usize| {
+            let requests = (0..count).map(|number| (number.to_string(), question.clone())).collect();
+            answers(&client, requests, &context).await.unwrap_err()
+        };
+        assert_eq!(refuse(MAX_AT_ONCE).await, CallError::Refused(NO_ROOTS.to_owned()));
+        let too_many = CallError::Refused("it asks for 11 things at once".to_owned());
+        assert_eq!(refuse(MAX_AT_ONCE + 1).await, too_many);
+    }
+}

@@ -261,3 +261,28 @@ impl EventSink for PageEvents {
         self.changes.send_modify(|count| *count += 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn downloads_over_the_limit_are_cancelled() {
+        let events = Arc::new(PageEvents::default());
+        let (ours, _theirs) = tokio::io::duplex(1 << 16);
+        let (reader, writer) = tokio::io::split(ours);
+        let sink = Arc::clone(&events) as Arc<dyn EventSink>;
+        let client = CdpClient::start(reader, writer, sink, Duration::from_secs(30));
+        events.attach(client, "target".to_owned(), "session".to_owned());
+        for number in 0..=2 * MAX_DOWNLOADS {
+            let params = json!({"guid": number.to_string(), "suggestedFilename": "a", "url": "https://example.com/"});
+            events.receive(CdpEvent { method: "Browser.downloadWillBegin".to_owned(), params, session: None });
+        }
+        let states: Vec<_> = events.facts().downloads.values().map(|download| download.state).collect();
+        let count = |state: DownloadState| states.iter().filter(|known| **known == state).count();
+        assert_eq!(count(DownloadState::Active), MAX_DOWNLOADS);
+        assert_eq!(count(DownloadState::Cancelled), MAX_DOWNLOADS, "the rest is not even listed");
+    }
+}
