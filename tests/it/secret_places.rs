@@ -66,7 +66,7 @@ pub(crate) fn logged(sandbox: &Sandbox) -> String {
 }
 
 /// The stored sessions in both formats of an export.
-pub(crate) fn exports(sandbox: &Sandbox) -> String {
+fn exports(sandbox: &Sandbox) -> String {
     let listed = sandbox.skein(&["sessions", "list", "--json"]).json();
     let ids = listed.as_array().expect("sessions").iter().map(|session| session["id"].as_str().expect("an id"));
     let export = |id: &str, format: &str| sandbox.skein(&["sessions", "export", id, "--format", format]).stdout;
