@@ -79,8 +79,10 @@ fn write_private(file: &Path, text: &str, force: bool) -> io::Result<()> {
     if is_open || fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
         return fs::OpenOptions::new().append(true).open(file)?.write_all(text.as_bytes());
     }
-    // A link to a file that does not exist yet leads to the place of the new file.
-    if let Ok(target) = fs::read_link(file)
+    // A link to a file that does not exist yet leads to the place of the new file. A command may have made the link, so
+    // it counts as a file.
+    if force
+        && let Ok(target) = fs::read_link(file)
         && !file.exists()
     {
         let folder = file.parent().unwrap_or(Path::new("."));
@@ -197,7 +199,9 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let (file, link) = (place.path().join("report.html"), place.path().join("link"));
         std::os::unix::fs::symlink("report.html", &link).unwrap();
-        write_export(&link, "old", false).unwrap();
+        let refusal = write_export(&link, "old", false).unwrap_err();
+        assert!(refusal.problem().contains("link exists already") && !file.exists(), "{refusal:?}");
+        write_export(&link, "old", true).unwrap();
         assert_eq!((mode(&file), fs::read_to_string(&file).unwrap().as_str()), (0o600, "old"));
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         let open = fs::OpenOptions::new().append(true).open(&file).unwrap();
