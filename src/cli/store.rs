@@ -149,12 +149,12 @@ fn prune(place: &StorePlace, folders: &Folders, output: &mut CommandOutput) -> R
     let sessions = place.sessions().map_err(|error| store_failure(&error))?;
     let sessions = runtime::sessions(sessions, TurnLimits::default(), folders);
     let left = retention::finish_removals(&tokio, &sessions, place, output)?;
-    retention::check_left(&left)?;
     if policy == RetentionPolicy::default() {
+        retention::check_left(&left)?;
         let problem = "`store.retention` in your config.yaml has neither `days` nor `sessions`";
         return Err(CommandError::usage(problem, "add `store: {retention: {days: 90}}`"));
     }
     let removed = tokio.block_on(sessions.remove_expired(place, policy)).map_err(|error| session_failure(&error))?;
     output.line(&format!("removed {removed} sessions"));
-    Ok(())
+    retention::check_left(&left)
 }
