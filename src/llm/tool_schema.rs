@@ -37,8 +37,7 @@ pub(super) fn adapt(schema: &mut Map<String, Value>) -> Option<String> {
     follow_references(schema, &root);
     let removed: Map<_, _> =
         REFUSED.iter().filter_map(|key| Some(((*key).to_owned(), schema.shift_remove(*key)?))).collect();
-    let mut found = Vec::new();
-    collect_properties(&removed, &root, MAX_DEPTH, &mut HashSet::new(), &mut found);
+    let found = collect_properties(&removed, &root);
     schema.insert("type".to_owned(), json!("object"));
     let properties = schema.entry("properties").or_insert_with(|| json!({}));
     if let Value::Object(properties) = properties {
@@ -98,28 +97,30 @@ fn drop_dangling(value: &mut Value) {
     }
 }
 
-/// Finds the properties of all alternatives. `seen` has the parts that were visited: a part may refer to itself, and
+/// Finds the properties of all alternatives, level by level, and visits each part once: a part may refer to itself, and
 /// many parts to the same one.
-fn collect_properties(
-    schema: &Map<String, Value>,
-    root: &Value,
-    depth: usize,
-    seen: &mut HashSet<*const Map<String, Value>>,
-    found: &mut Vec<(String, Value)>,
-) {
-    let Some(depth) = depth.checked_sub(1) else { return };
-    let lists = ["allOf", "anyOf", "oneOf"].iter().filter_map(|key| schema.get(*key)?.as_array());
-    for part in lists.flatten() {
-        let part = part.get("$ref").and_then(|reference| resolve(root, reference)).unwrap_or(part);
-        let Value::Object(part) = part else { continue };
-        if !seen.insert(std::ptr::from_ref(part)) {
-            continue;
+fn collect_properties(schema: &Map<String, Value>, root: &Value) -> Vec<(String, Value)> {
+    let (mut level, mut seen, mut found) = (vec![schema], HashSet::new(), Vec::new());
+    for _ in 0..MAX_DEPTH {
+        let mut next = Vec::new();
+        for part in level.into_iter().flat_map(alternatives) {
+            let part = part.get("$ref").and_then(|reference| resolve(root, reference)).unwrap_or(part);
+            let Value::Object(part) = part else { continue };
+            if !seen.insert(std::ptr::from_ref(part)) {
+                continue;
+            }
+            if let Some(Value::Object(properties)) = part.get("properties") {
+                found.extend(properties.iter().map(|(name, value)| (name.clone(), value.clone())));
+            }
+            next.push(part);
         }
-        if let Some(Value::Object(properties)) = part.get("properties") {
-            found.extend(properties.iter().map(|(name, value)| (name.clone(), value.clone())));
-        }
-        collect_properties(part, root, depth, seen, found);
+        level = next;
     }
+    found
+}
+
+fn alternatives(schema: &Map<String, Value>) -> impl Iterator<Item = &Value> {
+    ["allOf", "anyOf", "oneOf"].into_iter().filter_map(|key| schema.get(key)?.as_array()).flatten()
 }
 
 /// Adds properties that the schema does not have. A property with several schemas may have any of them.
@@ -244,6 +245,13 @@ mod tests {
                 json!({"properties": {"b": text, "a": text}, "required": ["b", "a"], "$defs": {
                     "a": {"$ref": "#/$defs/root"},
                     "root": {"properties": {"a": text, "b": {}}, "required": ["a"]}}, "type": "object"}),
+            ),
+            (
+                json!({"type": "object", "anyOf": [
+                    {"anyOf": [{"anyOf": [{"anyOf": [{"$ref": "#/$defs/deep"}]}]}]}, {"$ref": "#/$defs/deep"}],
+                    "$defs": {"deep": {"anyOf": [{"properties": {"a": text}}]}}}),
+                json!({"type": "object", "properties": {"a": text},
+                    "$defs": {"deep": {"anyOf": [{"properties": {"a": text}}]}}}),
             ),
             (
                 json!({"type": "object", "anyOf": [
