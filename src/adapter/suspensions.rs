@@ -56,7 +56,9 @@ impl<T: Send + 'static> Suspensions<T> {
                 () = over.cancelled() => {}
                 () = tokio::time::sleep(ANSWER_TIMEOUT) => {}
             }
-            drop(calls.lock().remove(&key));
+            let ended = calls.lock().remove(&key);
+            // The end of a call may take a moment, and others must not wait for it.
+            drop(ended);
         });
         Ok(state)
     }
@@ -72,7 +74,8 @@ impl<T: Send + 'static> Suspensions<T> {
 
     /// Drops all calls.
     pub(crate) fn clear(&self) {
-        self.lock().clear();
+        let all = std::mem::take(&mut *self.lock());
+        drop(all);
     }
 }
 
