@@ -16,13 +16,16 @@ use crate::process::HelperProcess;
 /// Commands that are starting or running, and descriptors that Skein waits for, by id.
 #[derive(Debug, Default)]
 pub(super) struct RequestTable {
-    pub(super) starting: HashMap<u64, mpsc::SyncSender<Result<Option<OwnedFd>, StartFailure>>>,
+    pub(super) starting: HashMap<u64, StartSender>,
     pub(super) running: HashMap<u64, watch::Sender<CommandState>>,
     pub(super) opening: HashMap<u64, oneshot::Sender<io::Result<OwnedFd>>>,
     /// The number of commands so far.
     pub(super) started: u64,
     pub(super) has_ended: bool,
 }
+
+/// Receives the handle of the process that was started, if the machine has such handles.
+type StartSender = mpsc::SyncSender<Result<Option<OwnedFd>, StartFailure>>;
 
 #[derive(Debug)]
 pub(super) struct StartFailure {
@@ -65,6 +68,19 @@ pub(super) fn read_replies(socket: &UnixStream, commands: &Mutex<RequestTable>, 
 }
 
 impl RequestTable {
+    /// Adds a command before its start is requested, because the exit may arrive soon after.
+    pub(super) fn add(&mut self, id: u64, started: StartSender, state: watch::Sender<CommandState>) {
+        self.started += 1;
+        self.starting.insert(id, started);
+        self.running.insert(id, state);
+    }
+
+    /// Removes a command whose start could not be requested.
+    pub(super) fn forget(&mut self, id: u64) {
+        self.starting.remove(&id);
+        self.running.remove(&id);
+    }
+
     fn handle(&mut self, reply: Reply, descriptors: Vec<OwnedFd>) {
         match reply {
             Reply::Started { id } => {

@@ -291,14 +291,14 @@ impl SandboxProcess {
             if commands.has_ended {
                 return Err(SpawnError::Ended { source: None });
             }
-            commands.started += 1;
-            commands.starting.insert(id, started);
-            // The exit may arrive before this function returns.
-            commands.running.insert(id, state);
+            commands.add(id, started, state);
         }
         let request = Request::Start { id, command: Box::new(command.spec(&env)) };
-        self.send(&request, &[command.stdin.as_fd(), command.stdout.as_fd(), command.stderr.as_fd()])
-            .map_err(|source| SpawnError::Ended { source: Some(source) })?;
+        let files = [command.stdin.as_fd(), command.stdout.as_fd(), command.stderr.as_fd()];
+        if let Err(source) = self.send(&request, &files) {
+            lock(&self.shared.commands).forget(id);
+            return Err(SpawnError::Ended { source: Some(source) });
+        }
         match answer.recv_timeout(START_TIMEOUT) {
             Ok(Ok(handle)) => {
                 let pid = handle.as_ref().and_then(outer_pid);
