@@ -24,14 +24,14 @@ pub(super) struct OpenList {
     folder: PathBuf,
     /// `None` while no session is open.
     file: Option<ListFile>,
+    /// The number of sessions in the list. `None` after one could not be added.
+    lines: Option<usize>,
 }
 
 #[derive(Debug)]
 struct ListFile {
     file: File,
     path: PathBuf,
-    /// `None` after a session could not be added.
-    lines: Option<usize>,
 }
 
 /// The fields are dropped afterwards, so the lock ends last.
@@ -45,34 +45,35 @@ impl Drop for ListFile {
 
 impl OpenList {
     pub(super) fn new(data: &Path) -> Self {
-        Self { folder: data.join(FOLDER), file: None }
+        Self { folder: data.join(FOLDER), file: None, lines: Some(0) }
     }
 
     /// Adds a session that was just opened.
     pub(super) fn add(&mut self, id: &str) -> io::Result<()> {
+        let lines = self.lines.take();
         match &mut self.file {
             Some(list) => {
                 // The last line may be a part of one.
-                let line = if list.lines.is_none() { format!("\n{id}\n") } else { format!("{id}\n") };
-                let lines = list.lines.take();
+                let line = if lines.is_none() { format!("\n{id}\n") } else { format!("{id}\n") };
                 list.file.write_all(line.as_bytes())?;
-                list.lines = lines.map(|lines| lines + 1);
             }
             None => self.file = Some(self.create(&[id.to_owned()])?),
         }
+        self.lines = lines.map(|lines| lines + 1);
         Ok(())
     }
 
     /// Makes the list that of these sessions.
     pub(super) fn set(&mut self, open: &[String]) -> io::Result<()> {
         // A list to which all could be added has at least the open sessions.
-        if self.file.as_ref().map_or(Some(0), |list| list.lines) == Some(open.len()) {
+        if self.lines == Some(open.len()) {
             return Ok(());
         }
         self.file = match open {
             [] => None,
             open => Some(self.create(open)?),
         };
+        self.lines = Some(open.len());
         Ok(())
     }
 
@@ -87,7 +88,7 @@ impl OpenList {
             file.lock()?;
             file.write_all(text.as_bytes())?;
             match fs::rename(&new, &path) {
-                Ok(()) => return Ok(ListFile { file, path, lines: Some(open.len()) }),
+                Ok(()) => return Ok(ListFile { file, path }),
                 // A reader took it for one that was left behind, because it was not locked yet.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < ATTEMPTS => attempts += 1,
                 Err(error) => return Err(error),
@@ -185,6 +186,20 @@ mod tests {
         // As many sessions as lines were written, because one was closed meanwhile.
         list.set(&ids(&["b", "c", "d"])).unwrap();
         assert_eq!(found(data.path()), ["b", "c", "d"]);
+    }
+
+    #[test]
+    fn the_first_session_that_could_not_be_added_is_listed_later() {
+        let data = tempfile::tempdir().unwrap();
+        let mut list = OpenList::new(data.path());
+        // Without a list yet, and without room for one.
+        let folder = data.path().join(FOLDER);
+        fs::write(&folder, "no folder").unwrap();
+        list.add("c").unwrap_err();
+        fs::remove_file(&folder).unwrap();
+        list.add("d").unwrap();
+        list.set(&ids(&["c"])).unwrap();
+        assert_eq!(found(data.path()), ["c"]);
     }
 
     #[test]
