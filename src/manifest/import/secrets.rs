@@ -404,11 +404,12 @@ fn belongs_to_runner(command: &str, args: &[String]) -> bool {
 }
 
 /// Returns the password in an argument `-pPASSWORD` of a database client. Another program, such as `docker`, may run the
-/// client.
+/// client, and has `-pPORT:PORT`.
 fn client_password<'a>(command: &str, before: &[String], argument: &'a str) -> Option<&'a str> {
     let password = argument.strip_prefix("-p").filter(|password| !password.is_empty())?;
+    let is_mapping = password.contains(':') && password.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ':'));
     let mut words = std::iter::once(command).chain(before.iter().map(String::as_str));
-    words.any(|word| DATABASE_CLIENTS.contains(&file_name(word))).then_some(password)
+    (!is_mapping && words.any(|word| DATABASE_CLIENTS.contains(&file_name(word)))).then_some(password)
 }
 
 fn file_name(program: &str) -> &str {
@@ -463,6 +464,7 @@ mod tests {
             "--pw=eighth",
             "-pnone",
             "mysql",
+            "-p3306:3306",
             "-pninth",
         ];
         let found = secret_arguments("docker", &args.map(str::to_owned));
