@@ -18,6 +18,7 @@ import textwrap
 import urllib.request
 from pathlib import Path
 
+import model
 import plot
 from client import Agent
 
@@ -137,8 +138,10 @@ def call_tools(agent, session):
 
 
 def last_request(port):
+    """The bytes of the last request with tools, and the number of its tools."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/last") as answer:
-        return json.load(answer)
+        body = answer.read()
+    return {"bytes": len(body), "tools": len(json.loads(body)["tools"])}
 
 
 def rows(skein, goose):
@@ -226,11 +229,8 @@ def compare(options, skein, goose):
     loads = [os.getloadavg()[0]]
     for number in range(options.rounds):
         for contender in (skein, goose) if number % 2 == 0 else (goose, skein):
-            with subprocess.Popen([sys.executable, HERE / "model.py"], stdout=subprocess.PIPE) as model:
-                try:
-                    found = contender.measure(int(model.stdout.readline()))
-                finally:
-                    model.terminate()
+            with model.serve() as port:
+                found = contender.measure(port)
             print(number + 1, contender.name, {key: round(value, 1) for key, value in found.items()}, file=sys.stderr)
     loads.append(os.getloadavg()[0])
     table = report(skein, goose, loads)

@@ -11,17 +11,16 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import textwrap
 import time
 from pathlib import Path
 
+import model
 from client import Agent
 from compare import figure, processor, version, write
 
-HERE = Path(__file__).parent
 BEGIN, END = "<!-- floor: written by scripts/bench --floor -->\n", "<!-- floor: end -->\n"
 FLAGS = ["acp", "--agent", "goose", "--mode", "assistant", "--approval", "auto", "--model", "openai:gpt-4o"]
 DELTAS = 20_000
@@ -141,15 +140,8 @@ def main():
     parser.add_argument("--raw", help="a file for all figures, as JSON")
     options = parser.parse_args()
     loads = [os.getloadavg()[0]]
-    with (
-        tempfile.TemporaryDirectory(prefix="floor-") as folder,
-        subprocess.Popen([sys.executable, HERE / "model.py"], stdout=subprocess.PIPE) as model,
-    ):
-        try:
-            port = int(model.stdout.readline())
-            found = measure_streams(options, port, Path(folder)) | measure_sessions(options, port, Path(folder))
-        finally:
-            model.terminate()
+    with tempfile.TemporaryDirectory(prefix="floor-") as folder, model.serve() as port:
+        found = measure_streams(options, port, Path(folder)) | measure_sessions(options, port, Path(folder))
     loads.append(os.getloadavg()[0])
     table = report(found, options, loads)
     print(table)

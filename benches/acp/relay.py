@@ -13,14 +13,13 @@ import json
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import model
 from client import Agent
 
-HERE = Path(__file__).parent
 DELTAS, WARM_UP = 20_000, 5
 
 # What is measured: key, words for the table, the greatest ratio through / direct that is the goal.
@@ -153,13 +152,10 @@ def main():
     if not options.skein and not options.both_direct:
         parser.error("--skein says which program is measured")
     loads, found, table = [os.getloadavg()[0]], {}, []
-    with subprocess.Popen([sys.executable, HERE / "model.py"], stdout=subprocess.PIPE) as model:
-        try:
-            for kind in kinds(options, int(model.stdout.readline())):
-                found[kind.name] = kind.measure(options)
-                table += rows(kind.name, *found[kind.name])
-        finally:
-            model.terminate()
+    with model.serve() as port:
+        for kind in kinds(options, port):
+            found[kind.name] = kind.measure(options)
+            table += rows(kind.name, *found[kind.name])
     loads.append(os.getloadavg()[0])
     second = "direct again" if options.both_direct else "through skein"
     print(f"Medians of {options.prompts} prompts and {options.rounds} × {options.streams} streams in one run; {os.cpu_count()} cores, ", end="")

@@ -25,11 +25,11 @@ import time
 import urllib.request
 from pathlib import Path
 
+import model
 from client import Agent, ProcessTree
 from compare import figure, processor, version, write
 from remote_client import HttpClient, WebSocketClient
 
-HERE = Path(__file__).parent
 BEGIN, END = "<!-- serve: written by scripts/bench --serve -->\n", "<!-- serve: end -->\n"
 FLAGS = ["--agent", "goose", "--mode", "assistant", "--approval", "auto", "--model", "openai:gpt-4o"]
 WARM_UP = 5
@@ -96,9 +96,9 @@ class SkeinServer(Server):
 class GooseServer(Server):
     def __init__(self, goose, home, port):
         # As benches/acp/compare.py has it.
-        model = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": "gpt-4o", "OPENAI_HOST": f"http://127.0.0.1:{port}"}
-        model |= {"OPENAI_API_KEY": "none", "GOOSE_DISABLE_KEYRING": "1", "GOOSE_TELEMETRY_ENABLED": "false"}
-        env, cwd = surroundings(home, model | {"GOOSE_SERVER__SECRET_KEY": "bench", "GOOSE_MODE": "auto"})
+        settings = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": "gpt-4o", "OPENAI_HOST": f"http://127.0.0.1:{port}"}
+        settings |= {"OPENAI_API_KEY": "none", "GOOSE_DISABLE_KEYRING": "1", "GOOSE_TELEMETRY_ENABLED": "false"}
+        env, cwd = surroundings(home, settings | {"GOOSE_SERVER__SECRET_KEY": "bench", "GOOSE_MODE": "auto"})
         self.address = ("127.0.0.1", free_port())
         super().__init__([goose, "serve", "--port", str(self.address[1])], env, cwd, ["X-Secret-Key: bench"])
         wait_for_port(self.address)
@@ -349,14 +349,8 @@ def main():
     if most != resource.RLIM_INFINITY and most < needed:
         sys.exit(f"this process may open {most} files and needs {needed}: raise the limit with `ulimit -Hn`")
     loads = [os.getloadavg()[0]]
-    with (
-        tempfile.TemporaryDirectory(prefix="serve-") as folder,
-        subprocess.Popen([sys.executable, HERE / "model.py"], stdout=subprocess.PIPE) as model,
-    ):
-        try:
-            found = asyncio.run(Bench(options, int(model.stdout.readline()), folder).run())
-        finally:
-            model.terminate()
+    with tempfile.TemporaryDirectory(prefix="serve-") as folder, model.serve() as port:
+        found = asyncio.run(Bench(options, port, folder).run())
     loads.append(os.getloadavg()[0])
     table = list(rows(found, options))
     text = report(table, options, loads)

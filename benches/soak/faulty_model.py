@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The scripted model of benches/acp/model.py with faults: an OpenAI-compatible server on a free port, which it prints.
+"""A scripted model with faults: an OpenAI-compatible server on a free port, which it prints.
 
     faulty_model.py HIDDEN      a file that the sandbox of a shell command hides
 
@@ -26,15 +26,13 @@ import random
 import re
 import shlex
 import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "acp"))
-
-from model import BEGIN, HEAD, MODELS, NAME, SAY, SIDE, WORD_DELTA, Model, answer, call, delta, end, event, whole  # noqa: E402
 
 WORD = re.compile(r"(?:marker-(\d+)- )?soak:(say|shell|tool|delegate|pace)")
 # The part of the answers that are faults. A prompt fails if Skein meets one five times in a row.
 FAULT_RATE = 0.25
+NAME = re.compile(rb'"name"\s*:\s*"(\w+)"')
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 TASK = {"agent": "goose", "mode": "specialist"}
 # Without a sandbox, the command reads the file.
 COMMAND = "echo begin; seq 1 2000 | tail -1; sleep 0.1; cat {} >/dev/null 2>&1 && echo visible || echo hidden; echo end"
@@ -53,12 +51,63 @@ RESULTS = {
 }
 
 
+def event(data):
+    text = b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
+    return b"%x\r\n%s\r\n" % (len(text), text)
+
+
+def delta(content, finish=None, **more):
+    choice = {"index": 0, "delta": content, "finish_reason": finish}
+    return event({"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]} | more)
+
+
+def answer(*deltas, finish="stop"):
+    return b"".join([HEAD, BEGIN, *deltas, end(finish)])
+
+
+def end(finish):
+    usage = event({"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [], "usage": USAGE})
+    return b"".join([delta({}, finish), usage, event(b"[DONE]"), b"0\r\n\r\n"])
+
+
+def call(name, arguments):
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    calls = [{"index": 0, "id": "call_1", "type": "function", "function": function}]
+    return answer(delta({"tool_calls": calls}), finish="tool_calls")
+
+
+def whole(value):
+    body = json.dumps(value).encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+BEGIN = delta({"role": "assistant", "content": ""})
+WORD_DELTA = delta({"content": "word "})
+SAY = answer(delta({"content": "hello"}))
+MESSAGE = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "title"}}
+SIDE = whole({"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [MESSAGE], "usage": USAGE})
+MODELS = whole({"object": "list", "data": [{"id": "gpt-4o", "object": "model", "created": 1, "owned_by": "bench"}]})
+
+
 def say(text):
     return answer(delta({"content": text}))
 
 
-class FaultyModel(Model):
+class FaultyModel(asyncio.Protocol):
     faults = {"cut": [], "slow": [], "malformed": [], "429": [], "500": []}
+
+    def connection_made(self, transport):
+        self.transport, self.buffer = transport, b""
+
+    def data_received(self, data):
+        self.buffer += data
+        while (end := self.buffer.find(b"\r\n\r\n")) >= 0:
+            length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", self.buffer[:end])
+            size = end + 4 + (int(length[1]) if length else 0)
+            if len(self.buffer) < size:
+                return
+            request, self.buffer = self.buffer[:size], self.buffer[size:]
+            self.transport.write(self.reply(request[:end], request[end + 4 :]))
 
     def reply(self, head, body):
         if head.startswith(b"GET /faults"):
@@ -74,7 +123,7 @@ class FaultyModel(Model):
             self.faults[kind].append(int(prompt[1]) if prompt and prompt[1] else None)
             return self.fault(kind, lambda: self.answer(prompt, results, body))
         if prompt and prompt[2] == "pace":
-            asyncio.create_task(self.pace(20, 50))
+            asyncio.create_task(self.pace())
             return HEAD + BEGIN
         return self.answer(prompt, results, body)
 
@@ -127,6 +176,13 @@ class FaultyModel(Model):
         body = b'{"error": {"message": "a fault of the soak test"}}'
         head = b"HTTP/1.1 %s Fault\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n"
         return head % (kind.encode(), more, len(body)) + body
+
+    async def pace(self):
+        """Sends twenty words, one every 50 milliseconds."""
+        for _ in range(20):
+            await asyncio.sleep(0.05)
+            self.transport.write(WORD_DELTA)
+        self.transport.write(end("stop"))
 
     async def delay(self, rest):
         """Sends three words, and then the answer."""
