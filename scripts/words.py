@@ -45,6 +45,9 @@ LAYERS, HEADS = 6, 12
 LONGEST = 40
 # How strongly an entry is kept near its own vector. In a text of eight pieces, seven texts weigh as much.
 KEEP = 0.1
+# The values of a vector are rounded to these levels, times a scale. Most values are small, and so are most levels.
+STEPS = numpy.arange(-7, 8) / 7
+LEVELS = numpy.sign(STEPS) * numpy.abs(STEPS) ** 1.75
 
 REQUESTS = [
     "how do i {}", "can you {}", "i want to {}", "please {}", "i need to {}", "help me {}", "is it possible to {}",
@@ -350,6 +353,24 @@ def learn(alone, ranks, texts, embeddings, rows):
     return turn(own + solve(shares, shares.T @ (aims - shares @ own)))
 
 
+def rounded(vectors):
+    """The scale of each vector, and the number of the nearest level for each value. Of ten scales, the best counts."""
+    most = numpy.abs(vectors).max(1)
+    least = numpy.full(len(vectors), numpy.inf)
+    scales, codes = numpy.zeros(len(vectors)), numpy.zeros(vectors.shape, numpy.uint8)
+    for part in numpy.linspace(0.55, 1, 10):
+        numbers = numpy.searchsorted((LEVELS[1:] + LEVELS[:-1]) / 2, vectors / (part * most)[:, None])
+        error = ((LEVELS[numbers] * (part * most)[:, None] - vectors) ** 2).sum(1)
+        better = error < least
+        least[better], scales[better], codes[better] = error[better], part * most[better], numbers[better]
+    return scales, codes
+
+
+def packed(codes):
+    """Two numbers in each byte, the first one in its low bits."""
+    return codes[:, ::2] | codes[:, 1::2] << 4
+
+
 def main():
     if len(sys.argv) not in (4, 5):
         sys.exit(__doc__)
@@ -369,10 +390,10 @@ def main():
     embeddings = batched_outputs(tensor, [encoded.ids for encoded in tokenizer.encode_batch(texts)])
     rows = {value: row for row, value in enumerate(hashes)}
     chosen = learn(alone, ranks, texts, embeddings, rows)
-    scales = numpy.abs(chosen).max(1) / 127
-    header = b"SKWV" + struct.pack("<III", 1, len(hashes), DIMENSIONS)
+    scales, codes = rounded(chosen)
+    header = b"SKWV" + struct.pack("<III", 2, len(hashes), DIMENSIONS)
     numbers = numpy.array(hashes, "<u4").tobytes() + scales.astype("<f4").tobytes()
-    target.write_bytes(header + numbers + numpy.round(chosen / scales[:, None]).astype(numpy.int8).tobytes())
+    target.write_bytes(header + numbers + packed(codes).tobytes())
     print(f"{target}: {len(hashes)} words, {len(texts)} texts, {target.stat().st_size} bytes")
 
 

@@ -7,7 +7,7 @@ use super::vocabulary::FeatureWeights;
 use super::{Candidate, VAGUE, sorted};
 
 /// Must be increased with every change of the method, the word vectors or this format, so that old files are ignored.
-pub(super) const METHOD: u32 = 5;
+pub(super) const METHOD: u32 = 6;
 /// The bytes of a hash.
 pub(super) const HASH: usize = 32;
 

@@ -8,6 +8,27 @@ const HEADER: usize = 16;
 /// The length of the longest piece in the table, in characters.
 const LONGEST: usize = 18;
 
+/// What the 4-bit numbers of a vector stand for: k / 7 to the power of 1.75 for each k from -7 to 7. Most values are small,
+/// so these levels are close together where they are small. The last number is not used.
+static LEVELS: [f32; 16] = [
+    -1.0,
+    -0.763_559_9,
+    -0.554_978_2,
+    -0.375_563_5,
+    -0.227_007_7,
+    -0.111_655_7,
+    -0.033_195_4,
+    0.0, //
+    0.033_195_4,
+    0.111_655_7,
+    0.227_007_7,
+    0.375_563_5,
+    0.554_978_2,
+    0.763_559_9,
+    1.0,
+    0.0,
+];
+
 /// The table, read in place: sorted hashes, a scale for each, then the vectors.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WordVectors {
@@ -41,10 +62,12 @@ impl WordVectors {
 
     fn add(&self, row: usize, sum: &mut [f32]) {
         let scale = f32::from_bits(number(self.table, HEADER + 4 * (self.count + row)));
-        let start = HEADER + 8 * self.count + row * self.dims;
-        let vector = self.table.get(start..start + self.dims).unwrap_or_default();
-        for (sum, value) in sum.iter_mut().zip(vector) {
-            *sum += scale * f32::from(value.cast_signed());
+        let bytes = self.dims / 2;
+        let start = HEADER + 8 * self.count + row * bytes;
+        let vector = self.table.get(start..start + bytes).unwrap_or_default();
+        for (sums, pair) in sum.chunks_exact_mut(2).zip(vector) {
+            sums[0] += scale * LEVELS[usize::from(pair & 0xf)];
+            sums[1] += scale * LEVELS[usize::from(pair >> 4)];
         }
     }
 
@@ -102,8 +125,8 @@ mod tests {
     fn the_table_is_whole() {
         let words = WordVectors::builtin();
         assert_eq!(&TABLE[..4], b"SKWV");
-        assert_eq!(number(TABLE, 4), 1, "its version");
-        assert_eq!(TABLE.len(), HEADER + words.count * (8 + words.dims));
+        assert_eq!(number(TABLE, 4), 2, "its version");
+        assert_eq!(TABLE.len(), HEADER + words.count * (8 + words.dims / 2));
         let hashes = (0..words.count).map(|row| number(TABLE, HEADER + 4 * row)).collect::<Vec<_>>();
         assert!(hashes.is_sorted_by(|a, b| a < b), "sorted, and none twice");
     }
