@@ -347,6 +347,69 @@ fn the_workflow_tests_on_linux_and_builds_each_release() {
     }
 }
 
+/// The linker's arguments that rustc passes for this machine.
+fn lld() -> [String; 2] {
+    let sysroot = run(Command::new("rustc").args(["--print", "sysroot"]));
+    let folder = format!("-B{}/lib/rustlib/x86_64-unknown-linux-gnu/bin/gcc-ld", sysroot.trim());
+    ["-fuse-ld=lld".to_owned(), folder]
+}
+
+#[test]
+fn the_linker_packs_the_tables_of_parsers() {
+    if !full_tests() {
+        return;
+    }
+    require_full_tests("python3");
+    let sandbox = Sandbox::new();
+    // Repetitions, and numbers without any. A word of letters shows whether the table is in the program.
+    let word = "TableOfAParser".repeat(40);
+    let numbers = (0..3000_u32).map(|number| format!("{},", number.wrapping_mul(40_503) % 65_536)).collect::<String>();
+    sandbox.write(
+        "parser.c",
+        &format!(
+            "#include <string.h>\n\
+             static const char ts_parse_table[] = \"{word}\";\n\
+             static const unsigned short ts_small_parse_table[] = {{{numbers}}};\n\
+             static const struct {{ const char *first; const unsigned short *second; }} language = \
+             {{ts_parse_table, ts_small_parse_table}};\n\
+             const void *tree_sitter_demo(void) {{ return &language; }}\n"
+        ),
+    );
+    sandbox.write(
+        "main.c",
+        "#include <stdio.h>\n\
+         struct language { const char *first; const unsigned short *second; };\n\
+         const struct language *tree_sitter_demo(void);\n\
+         int main(void) {\n\
+         for (int call = 0; call < 2; call++) {\n\
+         const struct language *demo = tree_sitter_demo();\n\
+         puts(demo->first);\n\
+         for (int at = 0; at < 3000; at++) printf(\"%d,\", demo->second[at]);\n\
+         }\n\
+         return 0; }\n",
+    );
+    let compile = |source: &str, object: &str| {
+        let mut compiler = Command::new("cc");
+        compiler.args(["-fdata-sections", "-O2", "-fPIC", "-c", "-o"]).arg(sandbox.path(object));
+        run(compiler.arg(sandbox.path(source)));
+    };
+    compile("parser.c", "1-parser.o");
+    compile("main.c", "main.rcgu.o");
+    let library = sandbox.path("libtree_sitter_demo-0123456789abcdef.rlib");
+    run(Command::new("ar").arg("rcs").arg(&library).arg(sandbox.path("1-parser.o")));
+    let link = |name: &str| {
+        let mut linker = Command::new(repository("scripts/link-dist"));
+        linker.args(lld()).arg("-lgcc_s").arg(sandbox.path("main.rcgu.o")).arg(&library);
+        run(linker.arg("-o").arg(sandbox.path(name)));
+        let content = std::fs::read(sandbox.path(name)).expect("a program");
+        let is_packed = !content.windows(word.len()).any(|part| part == word.as_bytes());
+        (is_packed, run(&mut Command::new(sandbox.path(name))))
+    };
+    let expected = format!("{word}\n{numbers}").repeat(2);
+    assert_eq!(link("skein-0123456789abcdef"), (true, expected.clone()));
+    assert_eq!(link("another-program"), (false, expected));
+}
+
 #[test]
 fn the_linker_strips_skein_and_puts_usual_functions_first() {
     if !full_tests() {
@@ -364,13 +427,11 @@ fn the_linker_strips_skein_and_puts_usual_functions_first() {
     for (source, object) in [("main.c", object("main.rcgu.o")), ("c.c", object("c.o"))] {
         run(Command::new("cc").args(["-ffunction-sections", "-c", "-o"]).arg(object).arg(sandbox.path(source)));
     }
-    let sysroot = run(Command::new("rustc").args(["--print", "sysroot"]));
-    let lld = format!("-B{}/lib/rustlib/{}/bin/gcc-ld", sysroot.trim(), "x86_64-unknown-linux-gnu");
     // Whether the function on the list comes first, whether the program has symbols, and whether it loads the unwinder.
     let link = |name: &str| {
         let (program, map) = (sandbox.path(name), sandbox.path(&format!("{name}.map")));
         let mut linker = Command::new(repository("scripts/link-dist"));
-        linker.args(["-fuse-ld=lld", &lld, "-Wl,--no-as-needed", "-lgcc_s", &format!("-Wl,-Map={}", map.display())]);
+        linker.args(lld()).args(["-Wl,--no-as-needed", "-lgcc_s", &format!("-Wl,-Map={}", map.display())]);
         run(linker.args([object("main.rcgu.o"), object("c.o")]).arg("-o").arg(&program));
         run(&mut Command::new(&program));
         let map = crate::support::read(&map);
