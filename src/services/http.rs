@@ -47,7 +47,7 @@ pub(super) enum HttpSetupError {
 
 /// Time for a server to begin the stream of the old transport.
 const OLD_TRANSPORT_TIME: Duration = Duration::from_secs(2);
-/// Maximum bytes of an event if rmcp names no limit, as in rmcp itself.
+/// Maximum bytes of an event. rmcp's transport gets it too, so that this is the only limit.
 const MAX_EVENT: usize = 16 * 1024 * 1024;
 /// Maximum bytes to read until the first event of that stream.
 const MAX_FIRST_EVENT: usize = 4096;
@@ -101,13 +101,19 @@ pub(super) fn start(
     if !requirements.is_empty() && !RemoteHost::of_url(&url).is_some_and(|host| host.is_loopback()) {
         return Err(RequirementError::Remote.into());
     }
-    let config = StreamableHttpClientTransportConfig::with_uri(url)
-        .custom_headers(headers(transport, environment, requirements)?)
-        // With reinit, rmcp resends a call that was answered with 404. Only the server claims that it did not run
-        // the call.
-        .reinit_on_expired_session(false);
+    let config = transport_config(url, headers(transport, environment, requirements)?);
     let client = CheckedClient { http: client()?, service: identity.service, login: identity.login };
     Ok(StreamableHttpClientTransport::with_client(client, config))
+}
+
+/// Returns the settings of rmcp's transport.
+fn transport_config(url: String, headers: Headers) -> StreamableHttpClientTransportConfig {
+    StreamableHttpClientTransportConfig::with_uri(url)
+        .custom_headers(headers)
+        .max_sse_event_size(MAX_EVENT)
+        // With reinit, rmcp resends a call that was answered with 404. Only the server claims that it did not run
+        // the call.
+        .reinit_on_expired_session(false)
 }
 
 fn headers(
@@ -464,7 +470,9 @@ mod tests {
     #[tokio::test]
     async fn an_event_of_a_service_that_is_too_large_is_an_error() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let uri: Arc<str> = format!("http://{}/mcp", listener.local_addr().unwrap()).into();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let config = transport_config(url, Headers::new());
+        assert_eq!(config.max_sse_event_size, MAX_EVENT, "the transport has the same limit");
         let serve = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
@@ -475,8 +483,10 @@ mod tests {
         };
         let client = CheckedClient { http: client().unwrap(), service: ServiceName::new("large"), login: None };
         let read = async {
-            let mut events = client.get_stream(uri, None, None, None, HashMap::new()).await.unwrap();
-            events.next().await
+            // The transport opens its streams with its limit.
+            let (uri, headers, limit) = (config.uri, config.custom_headers, config.max_sse_event_size);
+            let opening = client.get_stream_with_max_sse_event_size(uri, None, None, None, headers, limit);
+            opening.await.unwrap().next().await
         };
         let (event, ()) = tokio::join!(read, serve);
         assert!(matches!(event, Some(Err(SseError::Body(_)))));
