@@ -73,6 +73,19 @@ pub struct Project {
     pub notes: Vec<String>,
     /// The errors in the files as they are now. The project was made from older ones, which were valid.
     pub reload_error: Option<Arc<ProjectError>>,
+    /// Each copy counts as a use, also one from before the files changed.
+    pub usage: ProjectUse,
+}
+
+/// Counts the copies of a project, so that its loader keeps it while a session has one.
+#[derive(Debug, Clone, Default)]
+pub struct ProjectUse(Arc<()>);
+
+impl ProjectUse {
+    /// Returns true if there is another copy.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
 }
 
 impl Project {

@@ -22,7 +22,9 @@ use crate::graph::Plan;
 use crate::ids::ModelRef;
 use crate::manifest::{ServiceEntry, Settings, goose_provider};
 use crate::orchestrator::Orchestrator;
-use crate::project::{ClientPorts, ExplicitSettings, LaunchedSession, ModeRequest, Project, SessionLauncher};
+use crate::project::{
+    ClientPorts, ExplicitSettings, LaunchedSession, ModeRequest, Project, ProjectUse, SessionLauncher,
+};
 use crate::session::{ModelSource, PromptError, Session, SessionRoots, SessionSettings, Sessions};
 use crate::store::{FolderFilter, ListFilter, StoredSession};
 use crate::tool::ask::Asker;
@@ -178,6 +180,7 @@ impl<'a> LaunchSettings<'a> {
             // The command has already printed the notices about the folder.
             notes: Vec::new(),
             reload_error: None,
+            usage: ProjectUse::default(),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use super::agent_flags::AgentFlags;
 use super::folders::Folders;
@@ -22,10 +22,13 @@ use crate::llm::RequestQueues;
 use crate::manifest::{ServiceEntry, Settings};
 use crate::permissions::SourcedRule;
 use crate::principal::Principal;
-use crate::project::{Project, ProjectError, ProjectLoader};
+use crate::project::{Project, ProjectError, ProjectLoader, ProjectUse};
 use crate::session::ModelSource;
 use crate::store::StoredConsent;
 use crate::trust::ProjectFiles;
+
+/// Maximum number of projects without a session that stay loaded.
+const MAX_UNUSED: usize = 16;
 
 /// Loads the manifests that apply in a folder, and reloads them when a file has changed.
 pub(super) struct WorkspaceLoader {
@@ -64,6 +67,19 @@ struct KnownProject {
     /// The files when they were last read, valid or not.
     files: FileTraces,
     project: Project,
+    /// When a turn or a new session last requested it.
+    used: Instant,
+}
+
+impl KnownProject {
+    fn new(folder: &Path, files: FileTraces, project: Project) -> Self {
+        Self { folder: folder.to_owned(), files, project, used: Instant::now() }
+    }
+
+    /// Replaces the project. A session with an earlier one keeps this one loaded.
+    fn replace(&mut self, project: Project) {
+        self.project = Project { usage: self.project.usage.clone(), ..project };
+    }
 }
 
 /// The files that a plan was made from: those of the project by their hash, the others by time and size.
@@ -112,7 +128,8 @@ impl ProjectLoader for WorkspaceLoader {
         let files = self.traces(&folders);
         // Held while manifests are read, so that concurrent callers wait and then find the cached project.
         let mut known = self.lock_known();
-        if let Some(known) = known.get(&files.key(principal)).filter(|known| known.files == files) {
+        if let Some(known) = known.get_mut(&files.key(principal)).filter(|known| known.files == files) {
+            known.used = Instant::now();
             return Ok(known.project.clone());
         }
         self.load(&mut known, &folders, files)
@@ -143,14 +160,13 @@ impl WorkspaceLoader {
     /// Adds the project of the working directory, which the caller has made from these files.
     pub(super) fn add(&self, files: FileTraces, project: Project) {
         let key = files.key(&self.folders.principal);
-        self.lock_known().insert(key, KnownProject { folder: self.folders.cwd.clone(), files, project });
+        self.lock_known().insert(key, KnownProject::new(&self.folders.cwd, files, project));
     }
 
     /// Reads the files of all projects again, whether or not they look as before.
     pub(super) fn reload(&self) {
         let mut known = self.lock_known();
-        let all: Vec<_> = known.iter().map(|(key, known)| (key.principal.clone(), known.folder.clone())).collect();
-        for (principal, folder) in all {
+        for (principal, folder) in folders_by_use(&known) {
             let folders = self.folders.of_principal(&principal, &folder);
             let files = self.traces(&folders);
             // The error is reported there.
@@ -160,8 +176,7 @@ impl WorkspaceLoader {
 
     /// Reads the files of all projects again that do not look as before.
     pub(super) fn reload_changed(&self) {
-        let known: Vec<_> =
-            self.lock_known().iter().map(|(key, known)| (key.principal.clone(), known.folder.clone())).collect();
+        let known = folders_by_use(&self.lock_known());
         for (principal, folder) in known {
             drop(self.open(&folder, &principal));
         }
@@ -218,20 +233,22 @@ impl WorkspaceLoader {
         }
         let Some(last) = known.get_mut(&key) else {
             let project = loaded?;
-            known.insert(key, KnownProject { folder: folders.cwd.clone(), files, project: project.clone() });
+            make_room(known);
+            known.insert(key, KnownProject::new(&folders.cwd, files, project.clone()));
             return Ok(project);
         };
         last.files = files;
+        last.used = Instant::now();
         match loaded {
             Ok(project) => {
                 tracing::info!(principal = %key.principal, root = ?key.root, "changed files apply from the next turn on");
-                last.project = project;
+                last.replace(project);
             }
             Err(error) => {
                 report(&error);
                 if let Some(project) = self.read_managed(&last.project, folders) {
                     tracing::info!(principal = %key.principal, root = ?key.root, "changed managed settings apply");
-                    last.project = project;
+                    last.replace(project);
                 }
                 last.project.reload_error = Some(Arc::new(error));
             }
@@ -295,12 +312,33 @@ impl WorkspaceLoader {
             rules: self.principal_rules.store(folders),
             notes,
             reload_error: None,
+            usage: ProjectUse::default(),
         }
     }
 
     fn lock_known(&self) -> MutexGuard<'_, HashMap<ProjectKey, KnownProject>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Removes projects without a session, those unused for longest first, so that there is room for another one.
+fn make_room(known: &mut HashMap<ProjectKey, KnownProject>) {
+    let is_unused = |(_, known): &(&ProjectKey, &KnownProject)| !known.project.usage.is_shared();
+    let mut unused: Vec<_> = known.iter().filter(is_unused).map(|(key, known)| (known.used, key.clone())).collect();
+    unused.sort_by_key(|(used, _)| *used);
+    let surplus = (unused.len() + 1).saturating_sub(MAX_UNUSED);
+    for (_, key) in unused.into_iter().take(surplus) {
+        tracing::debug!(principal = %key.principal, root = ?key.root, "a project without a session is dropped");
+        known.remove(&key);
+    }
+}
+
+/// Returns the principal and a folder of each project, the one unused for longest first. Callers that read them again
+/// in this order keep it.
+fn folders_by_use(known: &HashMap<ProjectKey, KnownProject>) -> Vec<(Principal, PathBuf)> {
+    let mut all: Vec<_> = known.iter().collect();
+    all.sort_by_key(|(_, known)| known.used);
+    all.into_iter().map(|(key, known)| (key.principal.clone(), known.folder.clone())).collect()
 }
 
 /// Writes the errors in changed files to the log.
@@ -322,4 +360,107 @@ fn note(path: &Path, depth: usize, files: &mut Vec<(PathBuf, Option<SystemTime>,
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
     paths.sort();
     paths.iter().for_each(|path| note(path, depth + 1, files));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Weak;
+
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::Cli;
+    use crate::runtime::Runtime;
+    use crate::services::{BuiltinRegistry, PoolOptions};
+    use crate::store::StorePlace;
+
+    struct Machine {
+        folder: tempfile::TempDir,
+        loader: WorkspaceLoader,
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let below = |name: &str| folder.path().join(name);
+            let folders = Folders {
+                cwd: below("cwd"),
+                home: below("home"),
+                config_home: below("home/.config"),
+                config: below("config"),
+                data: below("data"),
+                store: StorePlace::files(below("data")),
+                shared: None,
+                state: below("state"),
+                principal: Principal::local(),
+            };
+            let plan = Arc::new(Plan::empty());
+            let runtime = Runtime::start(plan, BuiltinRegistry::empty(), PoolOptions::default(), None);
+            let loader = WorkspaceLoader {
+                global: Cli::try_parse_from(["skein", "agents"]).unwrap().global,
+                broker: runtime.broker().clone(),
+                outside: runtime.external_agents(),
+                flags: AgentFlags::default(),
+                rules: Vec::new(),
+                models: None,
+                known: Mutex::default(),
+                keys: Keys::of(&folders),
+                queues: Arc::default(),
+                principal_rules: PrincipalRules::new(&folders.store),
+                folders,
+            };
+            Self { folder, loader }
+        }
+
+        /// Opens the project with this number, as a session does.
+        fn open(&self, number: usize) -> Project {
+            let root = self.root(number);
+            fs::create_dir_all(root.join(".skein")).unwrap();
+            self.loader.open(&root, &Principal::local()).unwrap()
+        }
+
+        fn root(&self, number: usize) -> PathBuf {
+            self.folder.path().join(format!("project{number}"))
+        }
+
+        /// Opens a project for a session that ends at once.
+        fn use_once(&self, number: usize) -> Weak<Plan> {
+            Arc::downgrade(self.open(number).broker.plan())
+        }
+    }
+
+    fn is_loaded(plan: &Weak<Plan>) -> bool {
+        plan.strong_count() > 0
+    }
+
+    #[test]
+    fn the_project_unused_for_longest_makes_room() {
+        let machine = Machine::new();
+        let session = machine.open(0);
+        let plans: Vec<_> = (1..=MAX_UNUSED).map(|number| machine.use_once(number)).collect();
+        assert!(plans.iter().all(is_loaded), "there is room for them");
+        machine.use_once(1);
+        // All are read again in the order of their use.
+        machine.loader.reload_changed();
+        let newest = machine.use_once(MAX_UNUSED + 1);
+        assert!(is_loaded(&plans[0]), "it was used again");
+        assert!(!is_loaded(&plans[1]), "it was unused for longest");
+        assert!(plans[2..].iter().all(is_loaded) && is_loaded(&newest));
+        assert!(Arc::ptr_eq(machine.open(0).broker.plan(), session.broker.plan()), "a session keeps its project");
+    }
+
+    #[test]
+    fn a_session_keeps_its_changed_project_loaded() {
+        let machine = Machine::new();
+        let session = machine.open(0);
+        fs::write(machine.root(0).join(".skein/note.txt"), "text").unwrap();
+        let changed = machine.use_once(0);
+        let others: Vec<_> = (1..=MAX_UNUSED + 1).map(|number| machine.use_once(number)).collect();
+        assert!(is_loaded(&changed), "the next turn of the session uses it");
+        assert!(!is_loaded(&others[0]));
+        drop(session);
+        machine.use_once(MAX_UNUSED + 2);
+        assert!(!is_loaded(&changed), "its last session has ended");
+    }
 }

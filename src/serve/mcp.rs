@@ -34,7 +34,7 @@ use crate::manifest::ApprovalLevel;
 use crate::mcp_server::{AgentMcpServer, McpServerConfig};
 use crate::orchestrator::Orchestrator;
 use crate::principal::{Principal, SessionGrant, TokenLimits, UsagePermit};
-use crate::project::{Project, ProjectError};
+use crate::project::{Project, ProjectError, ProjectUse};
 use crate::session::Sessions;
 use crate::tool::SessionContext;
 use crate::tool::ask::NoAsker;
@@ -110,6 +110,8 @@ struct McpEndpoint {
     served: ServedParts,
     /// Cancelled when an endpoint with another plan has taken its place.
     replaced: CancellationToken,
+    /// Keeps the project loaded, so that the next request finds the same plan.
+    _usage: ProjectUse,
 }
 
 /// What an endpoint serves.
@@ -326,7 +328,7 @@ impl McpEndpoint {
                 let agents = AgentMcpServer::new(config, project.broker.plan(), |_| true);
                 let http = HttpEndpoint::new(agents.clone());
                 let served = ServedParts::Agents(agents);
-                return Ok(Self { http, token: Arc::clone(token), plan, served, replaced });
+                return Ok(Self { http, token: Arc::clone(token), plan, served, replaced, _usage: project.usage });
             }
         };
         let counted = grant.open_session().map_err(|error| {
@@ -355,7 +357,7 @@ impl McpEndpoint {
         let server = server.with_client_questions(&state.mcp.suspended, grant.principal().name());
         let http = HttpEndpoint::new(server.clone());
         let served = ServedParts::Tools { context, server, _counted: counted };
-        Ok(Self { http, token: Arc::clone(token), plan, served, replaced })
+        Ok(Self { http, token: Arc::clone(token), plan, served, replaced, _usage: project.usage })
     }
 
     /// Ends sessions that are idle, until nothing uses the endpoint, its token ends or the server closes. Then closes
