@@ -193,7 +193,12 @@ async fn find_or_open(
         state.scope.spawn(async move { watched.watch(&server).await });
         Ok::<_, Refusal>(endpoint)
     });
-    opened.await.cloned()
+    let opened = opened.await.cloned();
+    drop(cell);
+    if opened.is_err() {
+        state.mcp.remove_empty();
+    }
+    opened
 }
 
 /// Records in the audit log that managed settings exclude what a client wants to reach.
@@ -276,6 +281,8 @@ impl McpEndpoints {
 
     /// Returns the place of an endpoint that is to be opened with this plan. One with another plan leaves the place.
     fn cell(&self, key: &EndpointKey, plan: &Plan) -> EndpointCell {
+        // A request may have been dropped while it opened an endpoint.
+        self.remove_empty();
         let mut all = self.all();
         let cell = all.entry(key.clone()).or_default();
         if let Some(endpoint) = cell.get().filter(|it| it.http.is_closed() || !it.plan.is_same(plan)) {
@@ -286,6 +293,11 @@ impl McpEndpoints {
             *cell = EndpointCell::default();
         }
         Arc::clone(cell)
+    }
+
+    /// Removes the places of endpoints that were not opened. A place that a request fills or waits for stays.
+    fn remove_empty(&self) {
+        self.all().retain(|_, cell| cell.get().is_some() || Arc::strong_count(cell) > 1);
     }
 
     fn remove(&self, endpoint: &Arc<McpEndpoint>) {
@@ -448,5 +460,21 @@ mod tests {
         for path in ["/mcp", "/mcp/", "/mcp/coding", "/mcp/coding/", "/mcp/coding/qa/x", "/other/coding/qa"] {
             assert_eq!(EndpointName::parse(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn an_endpoint_that_was_not_opened_leaves_its_place() {
+        let (endpoints, plan) = (McpEndpoints::default(), Plan::empty());
+        let key = |token: &str| EndpointKey { token: token.to_owned(), name: EndpointName::Agents };
+        let has_place = |token: &str| endpoints.all().contains_key(&key(token));
+        let opening = endpoints.cell(&key("opening"), &plan);
+        drop(endpoints.cell(&key("failed"), &plan));
+        endpoints.remove_empty();
+        assert!(has_place("opening") && !has_place("failed"));
+        // The requests are dropped.
+        drop(opening);
+        let other = endpoints.cell(&key("other"), &plan);
+        assert!(has_place("other") && !has_place("opening"));
+        assert!(other.get().is_none(), "a request opens it");
     }
 }
