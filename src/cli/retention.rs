@@ -110,8 +110,9 @@ async fn apply(sessions: &Sessions, place: &StorePlace, folders: &Folders) {
         }
     };
     match sessions.remove_expired(place, policy).await {
-        Ok(0) => {}
-        Ok(count) => tracing::info!(count, "old sessions were removed"),
+        // The log has each file that is left. The next start tries again to remove it.
+        Ok((0, _)) => {}
+        Ok((count, _)) => tracing::info!(count, "old sessions were removed"),
         Err(error) => tracing::warn!(%error, "old sessions could not be removed"),
     }
 }

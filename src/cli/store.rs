@@ -148,13 +148,15 @@ fn prune(place: &StorePlace, folders: &Folders, output: &mut CommandOutput) -> R
     let tokio = async_runtime()?;
     let sessions = place.sessions().map_err(|error| store_failure(&error))?;
     let sessions = runtime::sessions(sessions, TurnLimits::default(), folders);
-    let left = retention::finish_removals(&tokio, &sessions, place, output)?;
+    let mut left = retention::finish_removals(&tokio, &sessions, place, output)?;
     if policy == RetentionPolicy::default() {
         retention::check_left(&left)?;
         let problem = "`store.retention` in your config.yaml has neither `days` nor `sessions`";
         return Err(CommandError::usage(problem, "add `store: {retention: {days: 90}}`"));
     }
-    let removed = tokio.block_on(sessions.remove_expired(place, policy)).map_err(|error| session_failure(&error))?;
-    output.line(&format!("removed {removed} sessions"));
+    let removed = tokio.block_on(sessions.remove_expired(place, policy));
+    let (count, own_left) = removed.map_err(|error| session_failure(&error))?;
+    output.line(&format!("removed {count} sessions"));
+    left.extend(own_left);
     retention::check_left(&left)
 }

@@ -548,6 +548,26 @@ fn a_session_that_opens_during_a_clean_up_stays() {
     });
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn prune_fails_if_files_of_a_session_are_left() {
+    let sandbox = Sandbox::new();
+    sandbox.write("config/config.yaml", "version: 1\nstore: {retention: {days: 30}}\n");
+    let store = StorePlace::files(sandbox.path("data")).sessions().unwrap();
+    let id = add_session(&store, None, &["old"]).await;
+    let file = rusqlite::Connection::open(sandbox.path("data/sessions.db")).unwrap();
+    file.busy_timeout(Duration::from_secs(10)).unwrap();
+    file.execute("UPDATE session SET updated_at = 1 WHERE id = ?1", [&id]).unwrap();
+    // A file where the folder of checkpoints should be cannot be removed as a folder.
+    let checkpoints = format!("data/checkpoints/sessions/{id}");
+    sandbox.write(&checkpoints, "no folder");
+    let run = sandbox.skein(&["store", "prune"]);
+    assert_eq!((run.code, run.stdout.as_str()), (1, "removed 1 sessions\n"), "{}", run.stderr);
+    assert!(run.stderr.contains(&id), "{}", run.stderr);
+    fs::remove_file(sandbox.path(&checkpoints)).unwrap();
+    let run = sandbox.skein(&["store", "prune"]);
+    assert_eq!((run.code, run.stdout.as_str()), (0, "removed 0 sessions\n"), "{}", run.stderr);
+}
+
 #[test]
 fn prune_needs_a_policy_and_a_project_cannot_set_one() {
     let sandbox = Sandbox::new();

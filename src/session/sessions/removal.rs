@@ -60,9 +60,14 @@ impl Sessions {
     }
 
     /// Removes the sessions of all principals in `place` that the policy does not keep, and their files on this machine.
-    /// Returns their number, child sessions included. A session that is open in any process stays.
-    pub async fn remove_expired(&self, place: &StorePlace, policy: RetentionPolicy) -> Result<usize, SessionError> {
-        let mut count = 0;
+    /// Returns their number, child sessions included, and the files that are left, with the reasons. A session that is
+    /// open in any process stays.
+    pub async fn remove_expired(
+        &self,
+        place: &StorePlace,
+        policy: RetentionPolicy,
+    ) -> Result<(usize, Vec<String>), SessionError> {
+        let (mut count, mut left) = (0, Vec::new());
         loop {
             let (store, note) = (place.clone(), self.recorder());
             let removed = self.run_on_store(move || {
@@ -72,10 +77,10 @@ impl Sessions {
             });
             let (removed, record) = removed.await?;
             if removed.is_empty() {
-                return Ok(count);
+                return Ok((count, left));
             }
             // Their files go before the next sessions, so that an error leaves few of them behind.
-            self.remove_left(record, &removed.iter().map(LeftSession::from).collect::<Vec<_>>()).await;
+            left.extend(self.remove_left(record, &removed.iter().map(LeftSession::from).collect::<Vec<_>>()).await);
             count += removed.len();
         }
     }
