@@ -4,6 +4,7 @@ pub mod attach;
 mod call_results;
 pub(crate) mod client_asker;
 mod client_calls;
+mod endpoint_sessions;
 pub mod export;
 pub mod http_endpoint;
 pub(crate) mod request_errors;

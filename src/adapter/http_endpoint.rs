@@ -17,11 +17,12 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use rmcp::ServerHandler;
 use rmcp::model::ErrorCode;
 use rmcp::transport::streamable_http_server::session::SessionManager as _;
-use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use super::endpoint_sessions::EndpointSessions;
 
 /// Sessions of an endpoint.
 const MAX_SESSIONS: usize = 256;
@@ -43,7 +44,7 @@ type AnswerRequest = Box<dyn Fn(Request<Full<Bytes>>) -> BoxFuture<'static, Endp
 /// An MCP server for the HTTP clients of one owner.
 pub struct HttpEndpoint {
     answer: AnswerRequest,
-    sessions: Arc<LocalSessionManager>,
+    sessions: Arc<EndpointSessions>,
     activity: Arc<Mutex<EndpointActivity>>,
     ended: CancellationToken,
 }
@@ -131,10 +132,7 @@ impl HttpEndpoint {
     /// Serves clones of `handler`, one for each session, or for each request of versions without sessions.
     pub fn new(handler: impl ServerHandler + Clone) -> Self {
         let ended = CancellationToken::new();
-        let mut sessions = LocalSessionManager::default();
-        // A call may be silent for long, so the endpoint itself decides which session is idle.
-        sessions.session_config.keep_alive = None;
-        let sessions = Arc::new(sessions);
+        let sessions = Arc::new(EndpointSessions::new());
         // The front end has checked `Host`, `Origin` and size.
         let config = StreamableHttpServerConfig::default()
             .with_cancellation_token(ended.clone())
@@ -177,6 +175,10 @@ impl HttpEndpoint {
         if is_json && answer.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
             return refuse_message(body).await;
         }
+        // Only for a session that did not begin: another request may have had an effect.
+        if answer.status() == StatusCode::INTERNAL_SERVER_ERROR && self.is_closed() && begins_session(body).await {
+            return unavailable("this endpoint has closed: try again\n".to_owned());
+        }
         if let Some(id) = session_of(answer.headers()) {
             entered.add_session(id.clone(), SessionOrigin::Server);
             if session.is_none()
@@ -216,7 +218,7 @@ impl HttpEndpoint {
     /// Ends the sessions that were not used for `idle`.
     pub async fn expire_sessions(&self, idle: Duration) {
         let expired: Vec<_> = {
-            let open = self.sessions.sessions.read().await;
+            let open = self.sessions.local.sessions.read().await;
             let mut activity = self.activity();
             // Ended by itself.
             activity.sessions.retain(|id, session| session.open > 0 || open.contains_key(id.as_str()));
@@ -246,8 +248,8 @@ impl HttpEndpoint {
             activity.is_closed = true;
             activity.sessions.clear();
         }
-        let all: Vec<_> = self.sessions.sessions.read().await.keys().map(ToString::to_string).collect();
-        self.end_sessions(&all).await;
+        let open = self.sessions.close().await;
+        self.end_sessions(&open).await;
         self.ended.cancel();
     }
 
@@ -313,6 +315,13 @@ fn next_event(id: &str) -> Option<String> {
     Some(format!("{}{stream}", index.checked_add(1)?))
 }
 
+/// Returns whether a body asks for a session.
+async fn begins_session(body: Full<Bytes>) -> bool {
+    let Ok(body) = body.collect().await;
+    let message: Option<Value> = serde_json::from_slice(&body.to_bytes()).ok();
+    message.is_some_and(|message| message["method"] == "initialize")
+}
+
 /// Returns the answer to a body that is not a message.
 async fn refuse_message(body: Full<Bytes>) -> EndpointAnswer {
     let Ok(body) = body.collect().await;
@@ -337,7 +346,11 @@ fn no_session() -> EndpointAnswer {
 }
 
 fn too_many_sessions() -> EndpointAnswer {
-    let text = format!("{MAX_SESSIONS} sessions of this endpoint are in use: end one of them, then try again\n");
+    unavailable(format!("{MAX_SESSIONS} sessions of this endpoint are in use: end one of them, then try again\n"))
+}
+
+/// Returns the answer to a request for a session that cannot begin now.
+fn unavailable(text: String) -> EndpointAnswer {
     let mut answer = Response::new(Full::new(Bytes::from(text)).boxed());
     *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER));
@@ -369,17 +382,34 @@ mod tests {
 
     impl ServerHandler for EmptyServer {}
 
-    /// Begins a session. It is in use as long as the answer exists.
-    async fn begin(endpoint: &HttpEndpoint) -> EndpointAnswer {
+    /// The request for a session.
+    fn initialize() -> Request<Full<Bytes>> {
         let params = json!({"protocolVersion": "2025-11-25", "capabilities": {},
             "clientInfo": {"name": "test", "version": "1"}});
         let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).to_string();
-        let request = Request::post("http://localhost/mcp")
+        Request::post("http://localhost/mcp")
             .header(header::CONTENT_TYPE, JSON)
             .header(header::ACCEPT, "application/json, text/event-stream")
             .body(Full::new(Bytes::from(body)))
-            .unwrap();
-        endpoint.handle(request, endpoint.enter().unwrap()).await
+            .unwrap()
+    }
+
+    /// Begins a session. It is in use as long as the answer exists.
+    async fn begin(endpoint: &HttpEndpoint) -> EndpointAnswer {
+        endpoint.handle(initialize(), endpoint.enter().unwrap()).await
+    }
+
+    #[tokio::test]
+    async fn no_session_begins_after_the_endpoint_has_closed() {
+        let endpoint = HttpEndpoint::new(EmptyServer);
+        let open = begin(&endpoint).await;
+        // The request came before.
+        let entered = endpoint.enter().unwrap();
+        endpoint.close().await;
+        let refused = endpoint.handle(initialize(), entered).await;
+        assert_eq!((open.status(), refused.status()), (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE));
+        assert!(refused.headers().contains_key(header::RETRY_AFTER));
+        assert!(endpoint.sessions.local.sessions.read().await.is_empty());
     }
 
     #[tokio::test]
@@ -393,7 +423,7 @@ mod tests {
         let refused = begin(&endpoint).await;
         assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE, "all sessions are in use");
         assert!(refused.headers().contains_key(header::RETRY_AFTER));
-        assert_eq!(endpoint.sessions.sessions.read().await.len(), MAX_SESSIONS, "the refused one has ended");
+        assert_eq!(endpoint.sessions.local.sessions.read().await.len(), MAX_SESSIONS, "the refused one has ended");
         let mut end = |place: usize| {
             let (head, body) = open.remove(place).into_parts();
             drop(body);
@@ -404,7 +434,7 @@ mod tests {
         let has = |id: &HeaderMap| endpoint.has_session(id);
         assert!(!has(&first.headers) && has(&second.headers), "the one unused for longest has ended");
         assert!(open.iter().all(|answer| has(answer.headers())), "those in use stay");
-        assert_eq!(endpoint.sessions.sessions.read().await.len(), MAX_SESSIONS);
+        assert_eq!(endpoint.sessions.local.sessions.read().await.len(), MAX_SESSIONS);
         endpoint.close().await;
     }
 
@@ -412,7 +442,7 @@ mod tests {
     async fn a_session_without_a_request_ends() {
         let endpoint = HttpEndpoint::new(EmptyServer);
         let idle = Duration::from_secs(60);
-        let count = async || endpoint.sessions.sessions.read().await.len();
+        let count = async || endpoint.sessions.local.sessions.read().await.len();
         // The client leaves before it gets the answer.
         let _transport = endpoint.sessions.create_session().await.unwrap();
         endpoint.expire_sessions(idle).await;
@@ -425,7 +455,7 @@ mod tests {
         let endpoint = HttpEndpoint::new(EmptyServer);
         let _transport = endpoint.sessions.create_session().await.unwrap();
         endpoint.close().await;
-        assert_eq!(endpoint.sessions.sessions.read().await.len(), 0);
+        assert_eq!(endpoint.sessions.local.sessions.read().await.len(), 0);
     }
 
     #[tokio::test]
@@ -436,7 +466,7 @@ mod tests {
             drop(transport);
             endpoint.enter().unwrap().add_session(id.to_string(), SessionOrigin::Server);
         }
-        let reading = endpoint.sessions.sessions.read().await;
+        let reading = endpoint.sessions.local.sessions.read().await;
         {
             let room = std::pin::pin!(endpoint.make_room());
             assert!(futures::poll!(room).is_pending(), "it waits for the sessions");
@@ -445,7 +475,7 @@ mod tests {
         assert_eq!(endpoint.activity().sessions.len(), MAX_SESSIONS + 1);
         assert!(endpoint.make_room().await.is_ok());
         assert_eq!(endpoint.activity().sessions.len(), MAX_SESSIONS);
-        assert_eq!(endpoint.sessions.sessions.read().await.len(), MAX_SESSIONS);
+        assert_eq!(endpoint.sessions.local.sessions.read().await.len(), MAX_SESSIONS);
     }
 
     #[test]
