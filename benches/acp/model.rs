@@ -90,8 +90,8 @@ fn reply(stream: &mut TcpStream, head: &[u8], body: &[u8]) -> Outcome<()> {
     }
     // Titles and summaries are requested without tools.
     if rfind(body, b"\"tools\"").is_none() {
-        let is_stream = has_field(body, "stream", "true");
-        return Ok(if is_stream { stream.write_all(&SAY)? } else { stream.write_all(&whole(SIDE.as_bytes()))? });
+        let side = if has_field(body, "stream", "true") { SAY.to_vec() } else { whole(SIDE.as_bytes()) };
+        return Ok(stream.write_all(&side)?);
     }
     body.clone_into(&mut LAST.lock().unwrap_or_else(PoisonError::into_inner));
     let at = rfind(body, b"bench:").ok_or("the request has no bench:WORD")?;
