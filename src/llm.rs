@@ -63,11 +63,23 @@ pub trait Provider: Send + Sync {
         None
     }
 
+    /// Returns whether requests repeat the thoughts of earlier answers.
+    fn earlier_thoughts(&self) -> EarlierThoughts {
+        EarlierThoughts::LeftOut
+    }
+
     /// Returns the same model for the requests of one session, which then take turns with those of others. `None` if
     /// requests to the model never wait.
     fn for_origin(&self, _origin: &RequestOrigin) -> Option<Arc<dyn Provider>> {
         None
     }
+}
+
+/// What requests to a model do with the thoughts of its earlier answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EarlierThoughts {
+    LeftOut,
+    Repeated,
 }
 
 /// The price of a million tokens, in US dollars.

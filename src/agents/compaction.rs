@@ -9,11 +9,11 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::ask::{FailureCause, ModelCall, ModelReply};
-use super::history::{tokens_of, weight};
+use super::history::{tokens_of, total_weight, weight};
 use super::{Event, Exchange, History, StatusUpdate};
 use crate::conversation::{Content, Message, MessagePart, Role, Usage};
 use crate::ids::{AgentName, ModelRef};
-use crate::llm::{ModelRequest, ModelStop};
+use crate::llm::{EarlierThoughts, ModelRequest, ModelStop};
 use crate::manifest::Moderator;
 
 /// Percent of the window at which the history is compacted.
@@ -127,12 +127,12 @@ impl Exchange {
             let schema: usize = tool.schema.iter().map(|(name, value)| name.len() + value.to_string().len()).sum();
             tool.name.len() + tool.description.len() + schema
         });
-        history.tokens(tokens_of(self.system.len() + tools.sum::<usize>()))
+        history.tokens(tokens_of(self.system.len() + tools.sum::<usize>()), self.provider.earlier_thoughts())
     }
 
     /// Returns how many tokens of the most recent messages stay unchanged.
     fn recent(&self, history: &History) -> u64 {
-        let half = history.visible_messages().iter().map(|message| weight(message)).sum::<u64>() / 2;
+        let half = total_weight(&history.visible_messages(), self.provider.earlier_thoughts()) / 2;
         self.provider.window().map_or(half, |window| half.min(window * RECENT_PERCENT / 100))
     }
 
@@ -146,7 +146,7 @@ impl Exchange {
         usage: &mut Usage,
         cancel: &CancellationToken,
     ) -> bool {
-        let Some(cut) = cut(history, keep) else { return false };
+        let Some(cut) = cut(history, keep, self.provider.earlier_thoughts()) else { return false };
         let (summary, shown_as) = match how {
             Moderator::Truncate => (None, "left out".to_owned()),
             Moderator::Summarize | Moderator::Passive => match self.sum_up(history, cut, usage, cancel).await {
@@ -214,12 +214,12 @@ impl Exchange {
 
 /// Returns the index of the first message to keep, so that about `keep` tokens stay. It is never between a tool use and
 /// its result. `None` if a cut would free no space.
-fn cut(history: &History, keep: u64) -> Option<usize> {
+fn cut(history: &History, keep: u64, thoughts: EarlierThoughts) -> Option<usize> {
     let messages = history.messages();
     let mut kept = 0;
     let mut best = None;
     for at in (history.messages_in_summary() + 1..messages.len()).rev() {
-        kept += weight(&messages[at]);
+        kept += weight(&messages[at], thoughts);
         if kept > keep && best.is_some() {
             break;
         }

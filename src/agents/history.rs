@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::Event;
 use crate::conversation::{Content, Message, MessagePart, Role, ToolResult};
+use crate::llm::EarlierThoughts;
 
 /// The messages of a session, oldest first.
 #[derive(Debug, Clone, Default)]
@@ -72,13 +73,10 @@ impl History {
     }
 
     /// Estimates the tokens of the next request. `fixed` is the share of the system prompt and the tools.
-    pub(super) fn tokens(&self, fixed: u64) -> u64 {
+    pub(super) fn tokens(&self, fixed: u64, thoughts: EarlierThoughts) -> u64 {
         match self.measured {
-            Some((count, tokens)) => {
-                let since = self.messages.get(count..).unwrap_or_default();
-                tokens + since.iter().map(|message| weight(message)).sum::<u64>()
-            }
-            None => fixed + self.visible_messages().iter().map(|message| weight(message)).sum::<u64>(),
+            Some((count, tokens)) => tokens + total_weight(self.messages.get(count..).unwrap_or_default(), thoughts),
+            None => fixed + total_weight(&self.visible_messages(), thoughts),
         }
     }
 
@@ -192,8 +190,13 @@ pub(super) fn tokens_of(bytes: usize) -> u64 {
     bytes.div_ceil(4) as u64
 }
 
-/// Estimates the tokens of a message.
-pub(super) fn weight(message: &Message) -> u64 {
+/// Estimates the tokens of messages in a request.
+pub(super) fn total_weight(messages: &[Arc<Message>], thoughts: EarlierThoughts) -> u64 {
+    messages.iter().map(|message| weight(message, thoughts)).sum()
+}
+
+/// Estimates the tokens of a message in a request.
+pub(super) fn weight(message: &Message, thoughts: EarlierThoughts) -> u64 {
     /// About what providers count for an image or a minute of audio.
     const MEDIUM: u64 = 1_500;
     let content = |content: &Content| match content {
@@ -203,8 +206,10 @@ pub(super) fn weight(message: &Message) -> u64 {
     };
     let parts = message.parts.iter().map(|part| match part {
         MessagePart::Content(piece) => content(piece),
-        // Most providers do not get thoughts again.
-        MessagePart::Thought(_) => 0,
+        MessagePart::Thought(text) => match thoughts {
+            EarlierThoughts::LeftOut => 0,
+            EarlierThoughts::Repeated => tokens_of(text.len()),
+        },
         MessagePart::ToolUse(call) => tokens_of(call.name.len() + call.arguments.to_string().len()),
         MessagePart::ToolResult(result) => result.content.iter().map(content).sum(),
     });
@@ -274,6 +279,16 @@ mod tests {
         assert_eq!(places(&record), [0], "the state after the first undo");
         record.push(undone(99));
         assert_eq!(places(&record), [0], "an event that is not there yet changes nothing");
+    }
+
+    #[test]
+    fn thoughts_count_for_a_model_that_gets_them_again() {
+        let thought = MessagePart::Thought("x".repeat(400));
+        let answer =
+            Message { role: Role::Assistant, parts: vec![thought, MessagePart::Content(Content::text("four"))] };
+        let history = History::from_events(&[Event::Message { message: Arc::new(answer) }]);
+        assert_eq!(history.tokens(10, EarlierThoughts::LeftOut), 11);
+        assert_eq!(history.tokens(10, EarlierThoughts::Repeated), 111);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::budget::BudgetMeter;
 use super::usage_estimate::UsageEstimate;
 use crate::conversation::Usage;
 use crate::ids::ModelRef;
-use crate::llm::{LlmError, ModelRequest, Price, Provider, RequestOrigin, StreamEvent};
+use crate::llm::{EarlierThoughts, LlmError, ModelRequest, Price, Provider, RequestOrigin, StreamEvent};
 
 /// Passes requests to a model while the limits of the session admit more.
 pub struct MeteredProvider {
@@ -61,6 +61,10 @@ impl Provider for MeteredProvider {
 
     fn price(&self) -> Option<Price> {
         self.inner.price()
+    }
+
+    fn earlier_thoughts(&self) -> EarlierThoughts {
+        self.inner.earlier_thoughts()
     }
 
     fn for_origin(&self, origin: &RequestOrigin) -> Option<Arc<dyn Provider>> {

@@ -1,15 +1,16 @@
 //! Estimates the tokens of an answer that was stopped. Providers report tokens at the end of an answer, and charge for
 //! what they have sent until the connection ends.
 
-use super::history::{tokens_of, weight};
+use super::history::{tokens_of, total_weight};
 use crate::conversation::Usage;
 use crate::ids::ModelRef;
-use crate::llm::{ModelRequest, Provider, StreamEvent};
+use crate::llm::{EarlierThoughts, ModelRequest, Provider, StreamEvent};
 
 /// A request, and how much of its answer has arrived.
 pub(super) struct UsageEstimate {
     /// `None` if the model costs nothing.
     request: Option<ModelRequest>,
+    thoughts: EarlierThoughts,
     /// Bytes of the answer.
     received: usize,
 }
@@ -17,7 +18,8 @@ pub(super) struct UsageEstimate {
 impl UsageEstimate {
     pub(super) fn new(provider: &dyn Provider, request: &ModelRequest) -> Self {
         let is_hosted = matches!(provider.name(), ModelRef::Hosted { .. });
-        Self { request: is_hosted.then(|| request.clone()), received: 0 }
+        let thoughts = provider.earlier_thoughts();
+        Self { request: is_hosted.then(|| request.clone()), thoughts, received: 0 }
     }
 
     /// Notes a part of the answer.
@@ -30,20 +32,21 @@ impl UsageEstimate {
     pub(super) fn usage(&self) -> Usage {
         match &self.request {
             Some(request) if self.received > 0 => {
-                Usage { input: request_tokens(request), output: tokens_of(self.received), cached: 0 }
+                let input = request_tokens(request, self.thoughts);
+                Usage { input, output: tokens_of(self.received), cached: 0 }
             }
             _ => Usage::default(),
         }
     }
 }
 
-fn request_tokens(request: &ModelRequest) -> u64 {
+fn request_tokens(request: &ModelRequest, thoughts: EarlierThoughts) -> u64 {
     let tools = request.tools.iter().map(|tool| {
         let schema: usize = tool.schema.iter().map(|(name, value)| name.len() + value.to_string().len()).sum();
         tool.name.len() + tool.description.len() + schema
     });
     let fixed = tokens_of(request.system.len() + tools.sum::<usize>());
-    fixed + request.messages.iter().map(|message| weight(message)).sum::<u64>()
+    fixed + total_weight(&request.messages, thoughts)
 }
 
 #[cfg(test)]

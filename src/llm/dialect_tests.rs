@@ -168,9 +168,12 @@ async fn only_deepseek_gets_the_thoughts_of_its_answers() {
     let request = thoughtful_request();
     for provider in ["deepseek", "openai", "mistral", "xai"] {
         let server = TwiceServer::new(format!("{HEAD}data: [DONE]\n\n"), 4096);
+        let model = server.provider_of(provider, "model");
         for _ in 0..2 {
-            events(&server.provider_of(provider, "model"), &request).await;
+            events(&model, &request).await;
         }
+        let expected = if provider == "deepseek" { EarlierThoughts::Repeated } else { EarlierThoughts::LeftOut };
+        assert_eq!(model.earlier_thoughts(), expected, "{provider}: the size of a request is estimated with them");
         let thoughts = |text: &str| if provider == "deepseek" { json!(text) } else { Value::Null };
         let none = Value::Null;
         let expected = [&none, &none, &thoughts("I must read"), &none, &thoughts("I must answer"), &none];

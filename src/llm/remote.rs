@@ -26,8 +26,8 @@ use super::known_providers::{KNOWN, KnownProvider, OWN};
 use super::queue::{QueueTicket, RequestPlace, RequestQueue};
 use super::request_rules::RequestRules;
 use super::{
-    LlmError, MAX_ANSWER, ModelInfo, ModelRegistry, ModelRequest, ModelStop, OfferedTool, Price, Provider,
-    RequestOrigin, StreamEvent,
+    EarlierThoughts, LlmError, MAX_ANSWER, ModelInfo, ModelRegistry, ModelRequest, ModelStop, OfferedTool, Price,
+    Provider, RequestOrigin, StreamEvent,
 };
 use crate::conversation::{ToolUse, Usage};
 use crate::ids::ModelRef;
@@ -191,6 +191,10 @@ impl Provider for HttpProvider {
 
     fn price(&self) -> Option<Price> {
         self.facts.price
+    }
+
+    fn earlier_thoughts(&self) -> EarlierThoughts {
+        if self.rules.wants_thoughts { EarlierThoughts::Repeated } else { EarlierThoughts::LeftOut }
     }
 
     fn for_origin(&self, origin: &RequestOrigin) -> Option<Arc<dyn Provider>> {

@@ -15,7 +15,7 @@ use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use serde::{Deserialize, Serialize};
 
-use super::{LlmError, ModelRequest, ModelStop, Price, Provider, RequestOrigin, StreamEvent};
+use super::{EarlierThoughts, LlmError, ModelRequest, ModelStop, Price, Provider, RequestOrigin, StreamEvent};
 use crate::conversation::{MessagePart, ToolUse, Usage};
 use crate::ids::ModelRef;
 use crate::recording_file::RecordingFile;
@@ -199,6 +199,10 @@ impl Provider for ModelRecorder {
 
     fn price(&self) -> Option<Price> {
         self.inner.price()
+    }
+
+    fn earlier_thoughts(&self) -> EarlierThoughts {
+        self.inner.earlier_thoughts()
     }
 
     fn for_origin(&self, origin: &RequestOrigin) -> Option<Arc<dyn Provider>> {

@@ -6,7 +6,7 @@ use futures::stream::{self, BoxStream};
 use futures::{FutureExt as _, StreamExt as _};
 
 use crate::ids::ModelRef;
-use crate::llm::{LlmError, ModelRequest, Price, Provider, RequestOrigin, StreamEvent};
+use crate::llm::{EarlierThoughts, LlmError, ModelRequest, Price, Provider, RequestOrigin, StreamEvent};
 use crate::tool::WorkPermit;
 
 /// Passes requests to a model while no other process may have taken over the session.
@@ -36,6 +36,10 @@ impl Provider for PermittedProvider {
 
     fn price(&self) -> Option<Price> {
         self.inner.price()
+    }
+
+    fn earlier_thoughts(&self) -> EarlierThoughts {
+        self.inner.earlier_thoughts()
     }
 
     fn for_origin(&self, origin: &RequestOrigin) -> Option<Arc<dyn Provider>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 use skein::agents::{Event, Exchange, History, RecoveryPolicy, StopReason, TurnLimits};
 use skein::conversation::{Content, Message, MessagePart, Role, Usage};
-use skein::llm::{LlmError, ModelRequest, Provider, StreamEvent};
+use skein::llm::{EarlierThoughts, LlmError, ModelRequest, Provider, StreamEvent};
 use skein::manifest::Moderator;
 use tokio_util::sync::CancellationToken;
 
@@ -107,6 +107,29 @@ async fn what_the_model_counted_is_believed_more_than_a_guess() {
     assert_eq!(fast.asked().len(), 0);
     ask(&exchange, &mut history, "two").await;
     assert_eq!(fast.asked().len(), 1);
+    stage.runtime.stop().await;
+}
+
+#[tokio::test]
+async fn thoughts_fill_the_window_of_a_model_that_gets_them() {
+    let stage = Stage::new();
+    for (thoughts, is_compacted) in [(EarlierThoughts::LeftOut, false), (EarlierThoughts::Repeated, true)] {
+        let model = Script::with_thoughts(vec![says("yes")], 10_000, thoughts);
+        let fast = Script::new(vec![says("summary")]);
+        let exchange = stage.exchange("goose/planner", &model, TurnLimits::default()).await;
+        let exchange = exchange.with_recovery(moderated(Moderator::Summarize, &fast));
+        let mut history = History::default();
+        for number in 0..10 {
+            history.push(Arc::new(Message::user(vec![Content::text(format!("question {number}"))])));
+            // About 1,000 tokens.
+            let thought = MessagePart::Thought("word ".repeat(800));
+            let answer = MessagePart::Content(Content::text(format!("answer {number}")));
+            history.push(Arc::new(Message { role: Role::Assistant, parts: vec![thought, answer] }));
+        }
+        assert_eq!(ask(&exchange, &mut history, "and now?").await, StopReason::EndTurn);
+        assert_eq!(fast.asked().len(), usize::from(is_compacted), "{thoughts:?}");
+        assert_eq!(shown(&model.asked()[0]).contains("question 0"), !is_compacted, "{thoughts:?}");
+    }
     stage.runtime.stop().await;
 }
 

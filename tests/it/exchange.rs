@@ -12,7 +12,7 @@ use skein::agents::{
 use skein::broker::BindRequest;
 use skein::conversation::{Content, Message, MessagePart, ToolUse, Usage};
 use skein::ids::ModelRef;
-use skein::llm::{LlmError, ModelRequest, ModelStop, Provider, StreamEvent};
+use skein::llm::{EarlierThoughts, LlmError, ModelRequest, ModelStop, Provider, StreamEvent};
 use skein::manifest::{ApprovalLevel, Layer, Root};
 use skein::runtime::Runtime;
 use skein::services::{BuiltinRegistry, Environment, PoolOptions};
@@ -27,6 +27,7 @@ pub(crate) struct Script {
     turns: Mutex<std::vec::IntoIter<Said>>,
     pub(crate) requests: Mutex<Vec<ModelRequest>>,
     window: Option<u64>,
+    thoughts: EarlierThoughts,
 }
 
 /// What a model says when it is asked once.
@@ -34,12 +35,20 @@ pub(crate) type Said = Vec<Result<StreamEvent, LlmError>>;
 
 impl Script {
     pub(crate) fn new(turns: Vec<Said>) -> Arc<Self> {
-        Arc::new(Self { turns: Mutex::new(turns.into_iter()), requests: Mutex::default(), window: None })
+        Arc::new(Self::without_window(turns))
     }
 
     pub(crate) fn with_window(turns: Vec<Said>, window: u64) -> Arc<Self> {
+        Arc::new(Self { window: Some(window), ..Self::without_window(turns) })
+    }
+
+    pub(crate) fn with_thoughts(turns: Vec<Said>, window: u64, thoughts: EarlierThoughts) -> Arc<Self> {
+        Arc::new(Self { window: Some(window), thoughts, ..Self::without_window(turns) })
+    }
+
+    fn without_window(turns: Vec<Said>) -> Self {
         let turns = Mutex::new(turns.into_iter());
-        Arc::new(Self { turns, requests: Mutex::default(), window: Some(window) })
+        Self { turns, requests: Mutex::default(), window: None, thoughts: EarlierThoughts::LeftOut }
     }
 
     pub(crate) fn asked(&self) -> Vec<ModelRequest> {
@@ -61,6 +70,10 @@ impl Provider for Script {
 
     fn window(&self) -> Option<u64> {
         self.window
+    }
+
+    fn earlier_thoughts(&self) -> EarlierThoughts {
+        self.thoughts
     }
 }
 
