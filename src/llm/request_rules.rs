@@ -43,6 +43,8 @@ impl RequestRules {
         };
         let is_deepseek = dialect == AdapterKind::DeepSeek || host == Some("api.deepseek.com");
         let is_moonshot = matches!(host, Some("api.moonshot.ai" | "api.moonshot.cn"));
+        // Moonshot's coding plan has only models that think, and their names need not contain `kimi`.
+        let is_kimi_code = matches!(host, Some("api.kimi.com" | "api.kimi.ai"));
         let is_mistral =
             dialect == AdapterKind::Mistral || matches!(host, Some("api.mistral.ai" | "codestral.mistral.ai"));
         Self {
@@ -51,7 +53,7 @@ impl RequestRules {
             takes_images: !is_deepseek || model.contains("flash") || model.contains("vision"),
             takes_audio,
             is_mistral,
-            wants_thoughts: is_deepseek || (is_moonshot && model.starts_with("kimi")),
+            wants_thoughts: is_deepseek || is_kimi_code || (is_moonshot && model.starts_with("kimi")),
             signer: signs.then(|| name.to_owned()),
             requires_signatures: signs && requires_signatures(&model),
         }
@@ -134,6 +136,11 @@ mod tests {
             (Anthropic, "deepseek-v4-pro", "https://api.deepseek.com/anthropic/v1/", false),
             (OpenAI, "kimi-k2.6", "https://api.moonshot.ai/v1/", true),
             (OpenAI, "moonshot-v1-8k", "https://api.moonshot.cn/v1/", false),
+            (OpenAI, "kimi-for-coding", "https://api.kimi.com/coding/v1/", true),
+            (OpenAI, "k3", "https://api.kimi.com/coding/v1/", true),
+            (OpenAI, "k3", "https://api.kimi.ai/coding/v1/", true),
+            (OpenAI, "k3", "https://kimi.example/coding/v1/", false),
+            (Anthropic, "k3", "https://api.kimi.com/coding/v1/", false),
         ] {
             let rules = RequestRules::new(dialect, "own:model", model, address);
             assert_eq!(rules.wants_thoughts, expected, "{dialect} {model} {address}");
