@@ -16,7 +16,7 @@ use crate::agents::{Event, Notifier, ROUTE, StatusUpdate, notify_native};
 use crate::conversation::{ToolUse, Usage};
 use crate::diagnostic::printable;
 use crate::text::escape_json;
-use crate::tool::{Activity, StepStatus, TodoStep};
+use crate::tool::{Activity, StepStatus, TodoStep, ToolOutcome};
 
 pub(super) const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 pub(super) const FRAME: Duration = Duration::from_millis(100);
@@ -49,6 +49,31 @@ impl std::fmt::Display for RefusedCall {
     }
 }
 
+/// The last call that the session itself made, delegated tasks excluded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum LastCall {
+    #[default]
+    Missing,
+    Answered,
+    /// `reason` is the first line of the result.
+    Failed {
+        tool: String,
+        reason: String,
+    },
+    /// An external agent makes the calls.
+    External,
+}
+
+impl LastCall {
+    fn new(tool: &str, outcome: &ToolOutcome) -> Self {
+        if !outcome.is_error || outcome.refused {
+            return Self::Answered;
+        }
+        let reason = outcome.all_text().lines().next().unwrap_or_default().to_owned();
+        Self::Failed { tool: tool.to_owned(), reason }
+    }
+}
+
 /// Shows the progress of a turn on the terminal.
 pub(super) struct TerminalNotifier {
     shows: ProgressStyle,
@@ -76,6 +101,7 @@ struct State {
     /// Calls that have not ended, by id.
     open_calls: HashMap<String, RefusedCall>,
     refused: Vec<RefusedCall>,
+    last_call: LastCall,
     /// The to-do list as last shown.
     plan: Vec<TodoStep>,
     usage: Usage,
@@ -105,8 +131,12 @@ impl TerminalNotifier {
         std::mem::take(&mut self.state().refused)
     }
 
-    /// Remembers the event if it is part of a call that is refused.
-    pub(super) fn note_refusal(&self, event: &Event) {
+    pub(super) fn last_call(&self) -> LastCall {
+        self.state().last_call.clone()
+    }
+
+    /// Remembers the call that the event is part of, if it is refused or the last one.
+    pub(super) fn note_call(&self, event: &Event) {
         let mut state = self.state();
         for event in event.native_events() {
             match event {
@@ -116,6 +146,10 @@ impl TerminalNotifier {
                 }
                 Event::ToolEnded { id, outcome, .. } => {
                     let call = state.open_calls.remove(id);
+                    let own = call.as_ref().filter(|call| call.by.is_none());
+                    if let Some(call) = own.filter(|_| state.last_call != LastCall::External) {
+                        state.last_call = LastCall::new(&call.tool, outcome);
+                    }
                     state.refused.extend(call.filter(|_| outcome.refused));
                 }
                 Event::Message { .. }
@@ -248,9 +282,13 @@ fn render_sign(frame: &str, what: &str, seconds: u64, columns: usize) -> String 
 
 impl Notifier for TerminalNotifier {
     fn log(&self, event: Event) {
+        let is_external = matches!(event, Event::External { .. });
+        if is_external {
+            self.state().last_call = LastCall::External;
+        }
         // The events inside an external one follow by themselves when they are shown.
-        if self.shows == ProgressStyle::Events || !matches!(event, Event::External { .. }) {
-            self.note_refusal(&event);
+        if self.shows == ProgressStyle::Events || !is_external {
+            self.note_call(&event);
         }
         if self.shows == ProgressStyle::Events {
             // After the reader closes the pipe, events are dropped, and the turn still ends normally.

@@ -15,7 +15,7 @@ use super::consent::{ScreenLock, TerminalAsker};
 use super::folders::Folders;
 use super::keyboard::Keyboard;
 use super::output::{CommandError, CommandOutput};
-use super::progress::{ProgressStyle, TerminalNotifier};
+use super::progress::{LastCall, ProgressStyle, TerminalNotifier};
 use super::recipe::{PreparedRecipe, RecipeArgs, RecipeInput, RecipeOutcome, Stage};
 use super::runtime::{self, CommandRuntime};
 use super::session_flags::{LaunchSettings, SessionFlags, SessionSelector, print_notices, prompt_failure, welcome};
@@ -27,7 +27,7 @@ use crate::manifest::{DurationError, ManifestDuration};
 use crate::orchestrator::PromptOptions;
 use crate::session::Session;
 use crate::tool::ask::{Asker, NoAsker};
-use report::TurnReport;
+use report::{TurnReport, command_failure};
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -101,6 +101,8 @@ pub(super) fn run(
         Some(recipe) if recipe.has_prompt() && args.prompt.is_none() => Vec::new(),
         _ => read_prompt(args, &opening, output)?,
     };
+    let is_slash_command =
+        typed.first().and_then(Content::as_text).is_some_and(|text| text.trim_start().starts_with('/'));
     let prompt = match &recipe {
         Some(recipe) => recipe.prompt(typed),
         None => typed,
@@ -147,7 +149,13 @@ pub(super) fn run(
             }
             _ => None,
         };
-        let report = TurnReport::new(done, progress.take_refusals(), verdict);
+        // The checks of a recipe decide about its work.
+        let command = match (&recipe, progress.last_call()) {
+            (Some(_), _) => None,
+            (None, LastCall::Missing) if !is_slash_command => None,
+            (None, call) => command_failure(&done.session, &call),
+        };
+        let report = TurnReport::new(done, progress.take_refusals(), verdict, command);
         report.print(format, late, progress.is_message_ended(), output);
         if !progress.is_heard() {
             return Err(CommandError::work(

@@ -35,6 +35,38 @@ fn without_a_model_tools_are_called_by_name() {
     assert!(unknown.stdout.contains("No language model is configured"), "{}", unknown.whole());
 }
 
+#[test]
+fn a_failed_command_without_a_model_sets_the_exit_code() {
+    let sandbox = Sandbox::new();
+    sandbox.write("project/notes.txt", "one\n");
+    let run = |args: &[&str]| sandbox.skein(&[&["run", "-a", "coding", "-m", "security"], args].concat());
+    for (prompt, says) in [
+        ("/developer.read_file {\"path\": \"gone.txt\"}", "error: the command failed: developer__read_file: "),
+        ("read gone.txt", "error: the command failed: developer__read_file: "),
+        ("/developer.reed_file notes.txt", "error: the command was not run: There is no tool `developer.reed_file`"),
+        ("/read_file {broken", "error: the command was not run: The arguments of /read_file are not a JSON object"),
+    ] {
+        let failed = run(&[prompt]);
+        assert_eq!((failed.code, failed.stderr.contains(says)), (1, true), "{prompt}: {}", failed.whole());
+    }
+    let said: Value = serde_json::from_str(&run(&["--json", "read gone.txt"]).stdout).unwrap();
+    assert!(said["error"].as_str().unwrap().starts_with("the command failed: developer__read_file: "), "{said}");
+    for prompt in ["/developer.read_file notes.txt", "write a poem"] {
+        let done = run(&[prompt]);
+        assert_eq!(done.code, 0, "{prompt}: {}", done.whole());
+    }
+}
+
+#[test]
+fn a_failed_call_of_a_model_does_not_set_the_exit_code() {
+    let sandbox = Sandbox::new();
+    let wish = calls("developer__read_file", &json!({"path": "gone.txt"}));
+    let model = Model::new(vec![Answer::Stream(wish), Answer::Stream(says("There is no such file."))]);
+    let run = model.run(&sandbox, &["-a", "coding", "-m", "security", "/developer.read_file gone.txt"]);
+    assert_eq!((run.code, run.stdout.trim()), (0, "There is no such file."), "{}", run.whole());
+    assert!(run.stderr.contains("✗ developer__read_file"), "{}", run.whole());
+}
+
 /// A command that runs long enough for the spinner, and whether the screen shows a frame of it.
 const SLEEP: [&str; 6] = ["run", "--model", "offline", "--approval", "auto", "run sleep 2"];
 

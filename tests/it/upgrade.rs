@@ -163,6 +163,7 @@ fn a_tool_call_refuses_a_newer_database() {
     let said = "the store [TMP]/data/memory.db was written by a newer skein (version 99, ";
     assert!(run.whole().contains(said), "{}", run.whole());
     assert!(run.whole().contains("use that skein, or another data folder"), "{}", run.whole());
+    assert!(run.code == 1 && run.stderr.contains("error: the command failed: memory__recall: "), "{}", run.whole());
     assert!(!run.stdout.contains("opens at nine"), "{}", run.whole());
     assert_eq!(before, fs::read(&file).expect("a file"), "no byte was changed");
 }

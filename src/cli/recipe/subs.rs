@@ -332,7 +332,7 @@ struct ToolEventsNotifier(Arc<TerminalNotifier>);
 impl Notifier for ToolEventsNotifier {
     fn log(&self, event: Event) {
         if self.0.shows_events() {
-            self.0.note_refusal(&event);
+            self.0.note_call(&event);
         } else if matches!(event, Event::ToolStarted { .. } | Event::ToolEnded { .. }) {
             self.0.log(event);
         }

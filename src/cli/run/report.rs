@@ -2,15 +2,19 @@
 
 use serde_json::json;
 
-use super::super::output::{CommandError, CommandOutput, display_line, display_lines, refusal_text};
-use super::super::progress::RefusedCall;
+use super::super::output::{CommandError, CommandOutput, cut, display_line, display_lines, refusal_text};
+use super::super::progress::{LastCall, RefusedCall};
 use super::super::recipe::RecipeOutcome;
 use super::super::session_flags::rejection_help;
 use super::RunOutput;
 use crate::agents::StopReason;
 use crate::manifest::ApprovalLevel;
 use crate::orchestrator::{Verification, VerificationError, VerificationResult};
+use crate::session::Session;
 use crate::tool::delegate::{TaskReport, TaskState};
+
+/// Maximum columns of the reason why a command failed. The answer has all of it.
+const MAX_REASON: usize = 300;
 
 /// The end of a turn, with what happened in it.
 pub(super) struct TurnReport {
@@ -19,6 +23,8 @@ pub(super) struct TurnReport {
     /// The tasks that the session delegated.
     parts: Vec<TaskReport>,
     verdict: Option<Result<Verification, VerificationError>>,
+    /// Why the command in the prompt failed. `None` if a model read its result.
+    command: Option<String>,
 }
 
 impl TurnReport {
@@ -26,12 +32,13 @@ impl TurnReport {
         mut done: RecipeOutcome,
         mut refused: Vec<RefusedCall>,
         verdict: Option<Result<Verification, VerificationError>>,
+        command: Option<String>,
     ) -> Self {
         refused.extend(done.refused.take());
         let delegator = done.session.context().delegator.get();
         // Without an id, the list of tasks is never an error.
         let parts = delegator.and_then(|delegator| delegator.tasks(None).ok()).unwrap_or_default();
-        Self { done, refused, parts, verdict }
+        Self { done, refused, parts, verdict, command }
     }
 
     /// Prints the rest of the output in the given format. `late` is true if the answer was not printed as it arrived,
@@ -71,7 +78,8 @@ impl TurnReport {
         let failed = || self.done.failed.as_ref().map(CommandError::problem);
         // A check of a recipe can reach the limit after the turn.
         let late = || (!self.done.in_time).then(|| "the time limit was reached".to_owned());
-        let incomplete = || late().or_else(failed).or_else(|| self.refusal()).or_else(|| self.part_failures());
+        let work = || self.refusal().or_else(|| self.part_failures()).or_else(|| self.command.clone());
+        let incomplete = || late().or_else(failed).or_else(work);
         match &self.done.end.ending {
             StopReason::EndTurn | StopReason::CallRefused { .. } => ("end_turn", incomplete()),
             StopReason::MaxTokens => ("max_tokens", incomplete()),
@@ -137,13 +145,35 @@ impl TurnReport {
         }
         self.verdict.map_or(Ok(()), |verdict| report_verification(verdict, output))?;
         match (calls.is_empty(), part_failures) {
-            (true, None) => Ok(()),
+            (true, None) => self.command.map_or(Ok(()), |problem| {
+                Err(CommandError::work(problem, "see the answer; `skein tools` lists the tools of a mode"))
+            }),
             (true, Some(failed)) => Err(CommandError::work(failed, "ask for the rest with -c; `--json` has each task")),
             (false, failed) => {
                 failed.iter().for_each(|failed| output.note(failed));
                 Err(CommandError::Refused { calls, is_auto })
             }
         }
+    }
+}
+
+/// Returns why the command in the prompt failed, by the last call of its turn. `None` if it succeeded, or if a model or
+/// an external agent read its result.
+pub(super) fn command_failure(session: &Session, call: &LastCall) -> Option<String> {
+    if !session.choice().model.is_offline() || session.is_external() {
+        return None;
+    }
+    match call {
+        LastCall::Missing => {
+            let answer = session.last_answer();
+            let reason = display_line(answer.lines().next().unwrap_or_default());
+            Some(format!("the command was not run: {reason}"))
+        }
+        LastCall::Failed { tool, reason } => {
+            let reason = display_line(reason);
+            Some(format!("the command failed: {}: {}", display_line(tool), cut(&reason, MAX_REASON)))
+        }
+        LastCall::Answered | LastCall::External => None,
     }
 }
 
