@@ -17,6 +17,7 @@ pub mod git;
 mod git_index;
 mod git_resume;
 mod git_text;
+mod inactive_parts;
 mod inside_network;
 mod launcher;
 mod layer_probe;

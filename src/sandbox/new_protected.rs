@@ -186,11 +186,11 @@ impl InstructionStamps {
     }
 }
 
-fn is_git_name(path: &Path) -> bool {
+pub(super) fn is_git_name(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| same_name(GIT, name))
 }
 
-fn is_head(path: &Path) -> bool {
+pub(super) fn is_head(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == HEAD)
 }
 

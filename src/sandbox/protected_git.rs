@@ -103,7 +103,7 @@ pub(super) fn program_parts(git: &Path) -> Vec<PathBuf> {
         for inner in list_named(&folder, &INNER_GIT) {
             // Git follows a link, but the search does not.
             match inner_folders(&inner, &mut searched).filter(|_| !inner.is_symlink()) {
-                Some(inner) => pending.extend(inner),
+                Some(inner) => pending.extend(inner.git),
                 None => found.push(inner),
             }
         }
@@ -112,16 +112,23 @@ pub(super) fn program_parts(git: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the entries of a folder that have one of these names.
-fn list_named(folder: &Path, names: &[&str]) -> Vec<PathBuf> {
+pub(super) fn list_named(folder: &Path, names: &[&str]) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let is_listed = |name: &str| names.iter().any(|listed| same_name(listed, name));
     entries.filter(|entry| entry.file_name().to_str().is_some_and(is_listed)).map(|entry| entry.path()).collect()
 }
 
-/// Returns the git folders in `modules` or `worktrees`; `None` if there are too many. Names of submodules may contain
-/// `/`.
-fn inner_folders(folder: &Path, searched: &mut usize) -> Option<Vec<PathBuf>> {
-    let mut found = Vec::new();
+/// The folders in `modules` or `worktrees` of a git folder.
+#[derive(Debug, Default)]
+pub(super) struct InnerFolders {
+    pub(super) git: Vec<PathBuf>,
+    /// The folders that are no git folders, and those in them. Names of submodules may contain `/`.
+    pub(super) other: Vec<PathBuf>,
+}
+
+/// Returns the folders in `modules` or `worktrees`, except those in a git folder. `None` if there are too many.
+pub(super) fn inner_folders(folder: &Path, searched: &mut usize) -> Option<InnerFolders> {
+    let mut found = InnerFolders::default();
     let mut pending = vec![folder.to_owned()];
     while let Some(folder) = pending.pop() {
         let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -130,7 +137,12 @@ fn inner_folders(folder: &Path, searched: &mut usize) -> Option<Vec<PathBuf>> {
             if *searched > MAX_INNER {
                 return None;
             }
-            if is_git_folder(&path) { found.push(path) } else { pending.push(path) }
+            if is_git_folder(&path) {
+                found.git.push(path);
+            } else {
+                found.other.push(path.clone());
+                pending.push(path);
+            }
         }
     }
     Some(found)

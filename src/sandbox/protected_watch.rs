@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::inactive_parts::InactiveParts;
 use super::new_protected::ProtectedSnapshot;
 use super::paths::{ProtectedPath, find_protected, same_name};
 use super::sandbox_process::WeakSandbox;
@@ -67,6 +68,8 @@ struct WatchTable {
 pub struct UnsandboxedStart {
     /// The new protected paths that need consent already.
     pending: Vec<PathBuf>,
+    /// What git uses if the command makes the folder around it a git folder.
+    inactive: InactiveParts,
     activity: SandboxActivity,
 }
 
@@ -117,21 +120,24 @@ impl ProtectedWatches {
     /// Notes what is there before a command that the user lets run without a sandbox. `None` if nothing is watched, or
     /// if a process in a sandbox runs, which may create paths meanwhile.
     pub fn begin_unsandboxed(&self) -> Option<UnsandboxedStart> {
-        if self.all().is_empty() {
+        let folders: Vec<PathBuf> = self.all().iter().flat_map(|watch| watch.folders.clone()).collect();
+        if folders.is_empty() {
             return None;
         }
         let activity = self.find_activity()?;
-        Some(UnsandboxedStart { pending: self.find_pending(), activity })
+        Some(UnsandboxedStart { pending: self.find_pending(), inactive: InactiveParts::find(&folders), activity })
     }
 
-    /// Adds what a command without a sandbox created, unless a process in a sandbox ran meanwhile.
+    /// Adds what a command without a sandbox created, unless a process in a sandbox ran meanwhile. Does not add a new
+    /// git folder with parts that were there before: a command in a sandbox may have left them.
     pub fn accept_unsandboxed(&self, start: &UnsandboxedStart) {
         let created = self.find_pending();
         let is_alone = self.find_activity().is_some_and(|activity| activity == start.activity);
         // Consent to a folder would cover its contents too.
         let is_pending =
             |path: &PathBuf| start.pending.iter().any(|pending| path.starts_with(pending) || pending.starts_with(path));
-        for path in created.iter().filter(|path| is_alone && !is_pending(path)) {
+        for path in created.iter().filter(|path| is_alone && !is_pending(path) && !start.inactive.may_be_used_by(path))
+        {
             self.accept(path);
         }
     }
@@ -292,6 +298,58 @@ mod tests {
         assert_eq!(created(), ["new/.git"]);
         fs::remove_file(root.join("new/.git/commondir")).unwrap();
         assert_eq!(created(), ["new/.git/hooks"]);
+    }
+
+    #[test]
+    fn consent_to_a_repository_covers_no_earlier_hook() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        [".git/HEAD", ".git/objects/x"].iter().for_each(|path| write(&root.join(path)));
+        let watches = ProtectedWatches::default();
+        let watch = watches.of(std::slice::from_ref(&root), Path::new("/nowhere"));
+        let created = || watch.find_created().into_iter().map(|(_, path)| path.shown).collect::<Vec<_>>();
+        for git in ["bare", ".git/modules/sub"] {
+            write(&root.join(git).join("hooks/pre-commit"));
+        }
+        assert_eq!(created(), [""; 0], "without `HEAD`, these are no git folders");
+        let start = watches.begin_unsandboxed().unwrap();
+        for git in ["bare", ".git/modules/sub", "bare2", "clone/.git"] {
+            write(&root.join(git).join("HEAD"));
+            write(&root.join(git).join("objects/x"));
+        }
+        for git in ["bare2", "clone/.git"] {
+            write(&root.join(git).join("hooks/pre-commit"));
+        }
+        assert_eq!(created(), [".git/modules/sub/hooks", "bare/HEAD", "bare2/HEAD", "clone/.git/hooks"]);
+        watches.accept_unsandboxed(&start);
+        assert_eq!(created(), [".git/modules/sub/hooks", "bare/HEAD"], "a command in a sandbox left these hooks");
+    }
+
+    #[test]
+    fn consent_covers_no_git_folder_that_is_found_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        [".git/HEAD", ".git/objects/x"].iter().for_each(|path| write(&root.join(path)));
+        let watches = ProtectedWatches::default();
+        let watch = watches.of(std::slice::from_ref(&root), Path::new("/nowhere"));
+        let created = || watch.find_created().into_iter().map(|(_, path)| path.shown).collect::<Vec<_>>();
+        for git in ["a/b/sub/.git", "a/store"] {
+            for part in ["HEAD", "objects/x", "hooks/pre-commit"] {
+                write(&root.join(git).join(part));
+            }
+        }
+        assert_eq!(created(), [""; 0], "the search does not go that far");
+        let start = watches.begin_unsandboxed().unwrap();
+        // Every `.git` may be that of a submodule if the index is not understood.
+        write(&root.join(".git/index"));
+        for (folder, git) in [("x", Path::new("../a/store")), ("y", outside.path())] {
+            fs::create_dir(root.join(folder)).unwrap();
+            fs::write(root.join(folder).join(".git"), format!("gitdir: {}\n", git.display())).unwrap();
+        }
+        assert_eq!(created(), ["a/b/sub/.git/hooks", "x/.git", "y/.git"]);
+        watches.accept_unsandboxed(&start);
+        assert_eq!(created(), ["a/b/sub/.git/hooks", "x/.git"], "a sandbox cannot write the folder outside");
     }
 
     #[test]

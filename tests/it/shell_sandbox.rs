@@ -342,6 +342,24 @@ fn consent_to_an_unsandboxed_command_covers_its_paths() {
 }
 
 #[test]
+fn consent_to_a_repository_covers_no_earlier_hook() {
+    let sandbox = Sandbox::new();
+    if !has_all_layers(&sandbox) {
+        return;
+    }
+    let (mut client, requests) = client(&sandbox, &["--approval", "auto"], "allow_once");
+    let session = client.session();
+    let hook = "mkdir -p x/hooks && echo 'touch ../ran' > x/hooks/post-update && chmod +x x/hooks/post-update";
+    client.prompt(&session, &format!("/developer.shell {}", json!({"command": hook})));
+    assert_eq!(requests.borrow().len(), 0, "without `HEAD`, `x` is no git folder");
+    let create = json!({"command": "git init -q --bare x", "unsandboxed": "it needs the host"});
+    client.prompt(&session, &format!("/developer.shell {create}"));
+    assert!(sandbox.path("project/x/HEAD").exists());
+    let asked = requests.borrow().iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert!(asked.len() == 2 && asked[1].contains("x/HEAD"), "about the command and the repository: {asked:?}");
+}
+
+#[test]
 fn consent_to_a_hook_is_asked_for_once() {
     let sandbox = Sandbox::new();
     let (mut client, requests) = client(&sandbox, &["--approval", "auto"], "allow_once");
