@@ -4,11 +4,14 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
+use std::net::TcpListener;
 use std::path::Path;
 use std::rc::Rc;
 
 use futures::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
+use skein::sandbox::{FileAccess, ProfileOwner, SandboxProfile};
+use skein::tool::editor::TerminalSandboxRequest;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
@@ -16,6 +19,7 @@ use crate::support::Sandbox;
 use crate::support::acp::{Acp, selected, spoken};
 use crate::support::model::{Answer, ScriptedModel, has_result};
 use crate::support::serve::{PATIENCE, Server, bearer, token};
+use crate::support::websocket_server::ScriptedServer;
 
 /// What the editor has open, by path.
 type Buffers = Rc<RefCell<BTreeMap<String, String>>>;
@@ -362,6 +366,44 @@ fn a_background_command_of_a_client_is_read_and_ended() {
     }
     let ended = call(&mut client, &session, "shell_stop", &json!({"id": 1}));
     assert!(ended.contains("command 1: ") && !ended.contains("runs since"), "{ended}");
+}
+
+/// The server names a limit for each command, and the client keeps no more than its own.
+#[test]
+fn a_server_cannot_raise_the_limit_of_output() {
+    const LIMIT: usize = 4 << 20;
+    let laptop = Sandbox::outside_tmp();
+    if !has_all_layers(&laptop) {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut command = laptop.command(&["acp", "--connect", &format!("http://{}", listener.local_addr().unwrap())]);
+    command.env("SKEIN_TOKEN", "token");
+    let server = std::thread::spawn(move || {
+        let mut server = ScriptedServer::accept(&listener);
+        server.answer("initialize", json!({"protocolVersion": 1}));
+        server.answer("session/new", json!({"sessionId": "s"}));
+        let profile = SandboxProfile { files: FileAccess::Workspace, ..SandboxProfile::narrowest(ProfileOwner::Mode) };
+        let sandbox = json!(TerminalSandboxRequest { profile, read_only: false });
+        let prints = format!("head -c {} /dev/zero | tr '\\0' x", LIMIT + (1 << 20));
+        [None, Some(100), Some(u64::MAX)].map(|limit| {
+            let creation = json!({
+                "sessionId": "s", "command": "bash", "args": ["-c", prints], "outputByteLimit": limit,
+                "_meta": {"_skein/sandbox": sandbox},
+            });
+            let created = server.ask("terminal/create", creation);
+            let terminal = json!({"sessionId": "s", "terminalId": created["terminalId"]});
+            let exit = server.ask("terminal/wait_for_exit", terminal.clone());
+            assert_eq!(exit["exitCode"], 0, "{exit}");
+            let output = server.ask("terminal/output", terminal);
+            (output["output"].as_str().expect("text").len(), output["truncated"] == true)
+        })
+    });
+    let mut editor = Acp::launch(&laptop, command);
+    editor.introduce(&json!({}));
+    editor.ask("session/new", json!({"cwd": path(&laptop, "project"), "mcpServers": []}));
+    let kept = server.join().expect("the server gets its answers");
+    assert_eq!(kept, [(LIMIT, true), (100, true), (LIMIT, true)]);
 }
 
 /// A stored session keeps its files: a token whose root contains the folder does not turn them into files of the server.

@@ -23,6 +23,7 @@ pub(crate) mod remote;
 pub(crate) mod serve;
 pub(crate) mod servers;
 pub(crate) mod tmux;
+pub(crate) mod websocket_server;
 mod wired;
 
 use std::fs;

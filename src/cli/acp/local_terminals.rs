@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_cannot_raise_the_limit_of_output() {
+    fn a_server_may_choose_a_lower_limit_of_output() {
         assert_eq!([None, Some(100), Some(u64::MAX)].map(output_limit), [MAX_OUTPUT, 100, MAX_OUTPUT]);
     }
 }
