@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_client_waits_while_another_replica_reads_nothing() {
+    async fn the_queue_for_another_replica_is_limited() {
         let (link, mut rx) = PeerLink::new(1);
         (0..MAX_WAITING).for_each(|number| link.tx.try_send(number.to_string()).unwrap());
         let send = || link.tx.send("one more".to_owned()).now_or_never();

@@ -1,7 +1,8 @@
 //! Several servers share one store: a client uses a session on any of them, and a server that ends leaves no session
 //! behind. `scripts/replicas` has the longer cases, behind haproxy.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,12 @@ use serde_json::{Value, json};
 
 use crate::console::{Browser, echo};
 use crate::reattach::shown;
-use crate::serve_acp::{Socket, initialize};
+use crate::serve_acp::{Socket, initialize, open, post};
 use crate::support::forwarder::Forwarder;
 use crate::support::model::{Answer, ScriptedModel, has_result};
 use crate::support::postgres::{PASSWORD, Postgres, USER};
 use crate::support::serve::{HttpAnswer, PATIENCE, Server, bearer, eventually, token_with};
+use crate::support::websocket_server::ScriptedServer;
 use crate::support::{Sandbox, full_tests};
 
 /// Short, so that tests need not wait long for a take-over, but longer than a busy machine pauses a process.
@@ -82,6 +84,16 @@ impl Replicas {
 
     fn sql(&self, sql: &str) -> String {
         self.postgres.sql("own", sql)
+    }
+
+    /// Adds a replica that the test plays at this address. It does not expire.
+    fn add_played(&self, id: &str, address: SocketAddr) {
+        self.sql(&format!(
+            "INSERT INTO replica (id, address, secret, files, is_shared, program, expires_at)
+             SELECT '{id}', '{address}', 'secret of {id}', files, is_shared, program,
+                 clock_timestamp() + interval '1 day'
+             FROM replica LIMIT 1"
+        ));
     }
 }
 
@@ -257,6 +269,56 @@ async fn an_idle_session_moves_to_the_replica_that_loads_it() {
     second.say(&prompt(&session, "more")).await;
     assert_eq!(second.answer(9).await["result"]["stopReason"], "end_turn");
     assert_eq!(replicas.sql(&format!("SELECT epoch FROM ownership WHERE session = '{session}'")), "2");
+}
+
+/// The client posts its messages, so it sees which of them the server has taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_waits_while_another_replica_reads_nothing() {
+    const MAX_WAITING: usize = 64;
+    if !full_tests() {
+        return;
+    }
+    let model = ScriptedModel::new(|_| Answer::Says(vec!["done".to_owned()]));
+    let replicas = Replicas::start(1, &model);
+    let mut first = replicas.client(0).await;
+    let session = replicas.new_session(&mut first).await;
+    first.say(&prompt(&session, "hello")).await;
+    assert_eq!(first.answer(9).await["result"]["stopReason"], "end_turn");
+    drop(first);
+    let owner = format!("SELECT replica IS NULL FROM ownership WHERE session = '{session}'");
+    eventually("the session is given back", || replicas.sql(&owner) == "t");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    replicas.add_played("quiet", listener.local_addr().unwrap());
+    replicas.sql(&format!("UPDATE ownership SET replica = 'quiet' WHERE session = '{session}'"));
+    let (go, gate) = mpsc::channel();
+    let quiet = std::thread::spawn(move || {
+        let mut quiet = ScriptedServer::accept(&listener);
+        gate.recv().unwrap();
+        // Before this answer, a replica gets no other message.
+        quiet.answer("initialize", json!({}));
+        (0..=MAX_WAITING).map(|_| quiet.read()["method"].clone()).collect::<Vec<_>>()
+    });
+    let (server, token) = (&replicas.servers[0], &replicas.token);
+    let connection = open(server, token);
+    let send = |message: &Value| post(server, token, Some(&connection), &message.to_string()).status;
+    let params = json!({"sessionId": session, "cwd": replicas.root(), "mcpServers": []});
+    assert_eq!(send(&json!({"jsonrpc": "2.0", "id": 1, "method": "session/load", "params": params})), 202);
+    let cancel = json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}});
+    for number in 1..MAX_WAITING {
+        assert_eq!(send(&cancel), 202, "message {number} after the first");
+    }
+    let (done, taken) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| done.send(send(&cancel)).unwrap());
+        let early = taken.recv_timeout(Duration::from_secs(1));
+        // The last message must not wait forever if this test fails.
+        go.send(()).unwrap();
+        assert_eq!(early, Err(RecvTimeoutError::Timeout), "the client waits");
+        assert_eq!(taken.recv_timeout(PATIENCE), Ok(202));
+    });
+    let methods = quiet.join().expect("all messages arrive");
+    assert_eq!(methods[0], "session/load");
+    assert!(methods[1..].iter().all(|method| method == "session/cancel"), "{methods:?}");
 }
 
 /// A call that runs when its replica is killed may have run. The next owner says so, and does not repeat it.
