@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_fragment_that_is_too_large_is_left_out() {
+    async fn a_fragment_is_read_up_to_the_limit() {
         let read = async |size: usize| read_fragment("x".repeat(size).into_response()).await.map(|html| html.len());
         assert_eq!(read(MAX_FRAGMENT).await, Some(MAX_FRAGMENT));
         assert_eq!(read(MAX_FRAGMENT + 1).await, None);

@@ -218,6 +218,43 @@ async fn the_console_of_another_replica_answers_a_request() {
     assert_eq!(client.answer(9).await["result"]["stopReason"], "end_turn");
 }
 
+/// Answers every request with this page. It ends with the test's process.
+fn serve_page(page: String) -> SocketAddr {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let head = BufReader::new(&stream).lines().map_while(Result::ok);
+            head.take_while(|line| !line.is_empty()).for_each(drop);
+            let length = page.len();
+            let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{page}");
+            // A page that is too large is not read to its end.
+            drop((&stream).write_all(answer.as_bytes()));
+        }
+    });
+    address
+}
+
+/// The console shows the rows of each replica, except those of one that sends too much.
+#[test]
+fn a_fragment_that_is_too_large_is_left_out() {
+    const MAX_FRAGMENT: usize = 4 << 20;
+    if !full_tests() {
+        return;
+    }
+    let replicas = Replicas::start(1, &echo());
+    for (id, size) in [("largest", MAX_FRAGMENT), ("larger", MAX_FRAGMENT + 1)] {
+        replicas.add_played(id, serve_page(format!("{:-<size$}", format!("rows of the {id} replica"))));
+    }
+    let browser = Browser::log_in(&replicas.servers[0], &replicas.token);
+    eventually("the rows of a replica are shown", || {
+        let rows = browser.get("/console/approvals/rows").body;
+        assert!(!rows.contains("rows of the larger replica"), "{} bytes", rows.len());
+        rows.contains("rows of the largest replica")
+    });
+}
+
 /// A browser that logs out on one replica is logged out on all, and its open streams end.
 #[test]
 fn a_log_out_ends_the_login_on_all_replicas() {
