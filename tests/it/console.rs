@@ -1,5 +1,8 @@
 //! The console of `skein serve` on the wire: who gets in, what a request must show, and whose data it reaches.
 
+use serde_json::Value;
+
+use crate::serve_acp::store_session;
 use crate::support::Sandbox;
 use crate::support::model::{Answer, ScriptedModel, asked, has_result};
 use crate::support::serve::{HttpAnswer, Server, eventually, token};
@@ -466,6 +469,32 @@ impl StreamText {
         }
         seen
     }
+}
+
+/// A stream begins with a snapshot of each session that it watches.
+#[tokio::test]
+async fn a_stream_watches_a_limited_number_of_sessions() {
+    const MAX_WATCHED: usize = 64;
+    let sandbox = Sandbox::new();
+    let mut ids = Vec::new();
+    for _ in 0..MAX_WATCHED {
+        ids.push(store_session(&sandbox, "ana", 1, 1).await);
+    }
+    let server = start(&sandbox, &echo());
+    let browser = Browser::log_in(&server, &token_for(&sandbox, "ana"));
+    let path = browser.open_session(&sandbox, "good morning");
+    eventually("the turn has ended", || browser.get(&format!("{path}/entries?after=0")).json()["running"] == false);
+    ids.insert(0, path.rsplit('/').next().unwrap().to_owned());
+    let query: Vec<_> = ids.iter().map(|id| format!("watch={id}")).collect();
+    let mut stream = StreamText::open(&browser, &query.join("&"));
+    let mut seen = stream.read_until(&["\"kind\":\"snapshot\""]);
+    // The end of a turn comes after all snapshots.
+    assert_eq!(browser.post(&format!("{path}/prompt"), &[("prompt", "again")]).status, 204);
+    seen.push_str(&stream.read_until(&["\"kind\":\"ended\""]));
+    let updates = seen.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
+    let snapshots = updates.filter(|update| update["kind"] == "snapshot");
+    let watched: Vec<_> = snapshots.map(|update| update["session"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(watched, ids[..MAX_WATCHED]);
 }
 
 /// A page that asked again and again would use up the limit of its token.

@@ -374,7 +374,7 @@ fn a_client_that_leaves_some_streams_unread_is_removed() {
 }
 
 /// Stores a session of a principal in the project: `count` messages of `size` bytes.
-async fn store_session(sandbox: &Sandbox, principal: &str, count: usize, size: usize) -> String {
+pub(crate) async fn store_session(sandbox: &Sandbox, principal: &str, count: usize, size: usize) -> String {
     let grant = SessionGrant::new(Principal::new(principal).unwrap(), TokenLimits::default());
     let store = SessionStore::open(&sandbox.path("data")).unwrap().for_grant(&grant);
     let new = NewSession {

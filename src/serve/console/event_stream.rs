@@ -215,15 +215,3 @@ async fn next_event(mut reader: StreamReader) -> Option<(Result<Bytes, Infallibl
     };
     Some((Ok(Bytes::from(text)), reader))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stream_watches_a_limited_number_of_sessions() {
-        let named: Vec<_> = (0..=MAX_WATCHED).map(|number| format!("watch=s{number}")).collect();
-        let watched = session_ids(&FormFields::of_query(Some(&named.join("&"))));
-        assert_eq!(watched, (0..MAX_WATCHED).map(|number| format!("s{number}")).collect::<Vec<_>>());
-    }
-}
