@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_idle_session_unused_for_longest_is_closed() {
+    fn a_session_with_a_turn_is_not_closed() {
         // A turn runs in the first one.
         let is_busy = |session: &usize| *session == 0;
         let mut open = Vec::new();

@@ -519,6 +519,31 @@ async fn what_is_allowed_in_a_session_is_not_asked_again_in_it() {
     assert!(asking.made() && asking.heard().len() == 1);
 }
 
+/// A consent for a session lasts while the session is open, so the next call asks again if it was closed.
+#[tokio::test]
+async fn the_idle_session_unused_for_longest_is_closed() {
+    const MAX_IDLE_SESSIONS: usize = 16;
+    let asking = Asking::start(ProtocolVersion::V_2026_07_28, || accepts("allow in this session")).await;
+    let questions = async |arguments: Value| {
+        let done = asking.ask(arguments).await;
+        assert!(asking.made(), "{done:?}");
+        let session = done.structured_content.expect("structured")["session"].clone();
+        (session, asking.heard().len())
+    };
+    let mut sessions = Vec::new();
+    for _ in 0..MAX_IDLE_SESSIONS {
+        let (session, asked) = questions(json!({"prompt": "write it"})).await;
+        assert_eq!(asked, 1);
+        sessions.push(session);
+    }
+    let again = |place: usize| json!({"prompt": "again", "session": sessions[place]});
+    assert_eq!(questions(again(0)).await.1, 0, "all are open, and now the second one is unused for longest");
+    assert_eq!(questions(json!({"prompt": "write it"})).await.1, 1, "one more");
+    for (place, asked) in [(0, 0), (2, 0), (1, 1)] {
+        assert_eq!(questions(again(place)).await.1, asked, "session {place}");
+    }
+}
+
 #[test]
 fn an_answer_that_nobody_waits_for_is_refused() {
     let sandbox = Sandbox::new();
