@@ -309,7 +309,9 @@ impl<'a> SymbolCollector<'a> {
                 break;
             }
         }
-        let trimmed = signature.trim_end_matches(['{', ':', ' ', '=', '>']);
+        // `=>` of an arrow function, but not `>` of type parameters.
+        let trimmed = signature.trim_end_matches(['{', ':', ' ', '=']).trim_end_matches("=>");
+        let trimmed = trimmed.trim_end_matches(['{', ':', ' ', '=']);
         match trimmed.char_indices().nth(MAX_SIGNATURE) {
             Some((end, _)) => format!("{}...", &trimmed[..end]),
             None => trimmed.to_owned(),

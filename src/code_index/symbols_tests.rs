@@ -73,6 +73,14 @@ fn helper(x: u16) -> u16 { x }
 }
 
 #[test]
+fn a_signature_keeps_type_parameters_and_loses_the_arrow_of_a_function() {
+    let signature = |source| parse(SourceLanguage::TypeScript, source).definitions[0].signature.clone();
+
+    assert_eq!(signature("class Cache<K, V> { size = 0 }"), "class Cache<K, V>");
+    assert_eq!(signature("const twice = (x: number) => { return x * 2 }"), "twice = (x: number)");
+}
+
+#[test]
 fn rust_calls() {
     let source =
         "fn a() {\n  b();\n  Server::new();\n  x.send(1);\n  m::n::go::<u8>(c());\n  println!(\"\");\n  (|| 1)();\n}\n";

@@ -245,7 +245,9 @@ fn a_fragment_that_is_too_large_is_left_out() {
     }
     let replicas = Replicas::start(1, &echo());
     for (id, size) in [("largest", MAX_FRAGMENT), ("larger", MAX_FRAGMENT + 1)] {
-        replicas.add_played(id, serve_page(format!("{:-<size$}", format!("rows of the {id} replica"))));
+        let rows = format!("rows of the {id} replica");
+        let rest = "-".repeat(size - rows.len());
+        replicas.add_played(id, serve_page(rows + &rest));
     }
     let browser = Browser::log_in(&replicas.servers[0], &replicas.token);
     eventually("the rows of a replica are shown", || {
