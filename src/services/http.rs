@@ -1,5 +1,8 @@
 //! Connects to an MCP server over streamable HTTP, of either protocol era, with the user's login if there is one.
 
+mod event_stream;
+mod post;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +29,7 @@ use crate::manifest::HttpTransport;
 use crate::network::{self, RemoteHost};
 use crate::task::TaskScope;
 use crate::tool::RequirementError;
+use post::Post;
 
 /// Maximum number of redirects for one request.
 const MAX_REDIRECTS: usize = 10;
@@ -47,7 +51,7 @@ pub(super) enum HttpSetupError {
 
 /// Time for a server to begin the stream of the old transport.
 const OLD_TRANSPORT_TIME: Duration = Duration::from_secs(2);
-/// Maximum bytes of an event. rmcp's transport gets it too, so that this is the only limit.
+/// Maximum bytes of an event, or of an answer in JSON. rmcp's transport gets it too, so that this is the only limit.
 const MAX_EVENT: usize = 16 * 1024 * 1024;
 /// Maximum bytes to read until the first event of that stream.
 const MAX_FIRST_EVENT: usize = 4096;
@@ -200,9 +204,9 @@ fn same_origin() -> Policy {
     })
 }
 
-/// rmcp's HTTP client, which skips an unreadable answer in a stream. This wrapper turns such an answer into an
-/// error. It also sends the token of the login. It sends a request once more with a new token if the server refused it with
-/// 401, or with 403 because the token lacks rights.
+/// rmcp's HTTP client with its own POST, which limits what it reads. rmcp skips an unreadable answer in a stream, and
+/// this client turns it into an error. It also sends the token of the login. It sends a request once more with a new
+/// token if the server refused it with 401, or with 403 because the token lacks rights.
 #[derive(Debug, Clone)]
 pub(super) struct CheckedClient {
     http: reqwest::Client,
@@ -322,8 +326,6 @@ fn is_refusal(error: &HttpError) -> bool {
     match error {
         StreamableHttpError::AuthRequired(_) => true,
         StreamableHttpError::Client(error) => error.status() == Some(StatusCode::UNAUTHORIZED),
-        // rmcp reports a 401 without a challenge only in this text.
-        StreamableHttpError::UnexpectedServerResponse(text) => text.starts_with("HTTP 401"),
         _ => false,
     }
 }
@@ -364,22 +366,23 @@ impl StreamableHttpClient for CheckedClient {
         custom_headers: Headers,
         max_sse_event_size: usize,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
-        let asked = request_id(&message);
-        let limit = max_sse_event_size;
+        let post = Post {
+            http: &self.http,
+            url: &uri,
+            message: &message,
+            session: session_id.as_deref(),
+            headers: &custom_headers,
+            max_answer: max_sse_event_size,
+        };
         let token = self.token().await?;
-        let (again, id, headers) = (message.clone(), session_id.clone(), custom_headers.clone());
-        let posting =
-            self.http.post_message_with_max_sse_event_size(uri.clone(), message, id, token.clone(), headers, limit);
-        let posted = match posting.await {
+        let posted = match post.send(token.as_deref()).await {
             Ok(posted) => posted,
             Err(error) => {
                 let next = self.next_token(error, token).await?;
-                let (used, id, headers) = (Some(next.clone()), session_id, custom_headers);
-                let posting = self.http.post_message_with_max_sse_event_size(uri, again, id, used, headers, limit);
-                posting.await.map_err(|error| self.final_error(error, &next))?
+                post.send(Some(&next)).await.map_err(|error| self.final_error(error, &next))?
             }
         };
-        Ok(check_events(posted, asked))
+        Ok(check_events(posted, request_id(&message)))
     }
 
     async fn delete_session(
@@ -462,10 +465,24 @@ fn readable(mut event: Sse, asked: &RequestId) -> Sse {
 
 #[cfg(test)]
 mod tests {
+    use rmcp::model::{ClientRequest, PingRequest};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+
+    fn checked_client() -> CheckedClient {
+        CheckedClient { http: client().unwrap(), service: ServiceName::new("large"), login: None }
+    }
+
+    /// Accepts a connection, reads the request and sends the head of an answer.
+    async fn begin_answer(listener: &TcpListener, head: &str) -> TcpStream {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+        let head = format!("HTTP/1.1 {head}\r\nconnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream
+    }
 
     #[tokio::test]
     async fn an_event_of_a_service_that_is_too_large_is_an_error() {
@@ -474,14 +491,11 @@ mod tests {
         let config = transport_config(url, Headers::new());
         assert_eq!(config.max_sse_event_size, MAX_EVENT, "the transport has the same limit");
         let serve = async {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
-            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
-            let answer = format!("{head}data: {}\n\n", "x".repeat(MAX_EVENT));
+            let mut stream = begin_answer(&listener, "200 OK\r\ncontent-type: text/event-stream").await;
             // A client that gives up does not read all of it.
-            drop(stream.write_all(answer.as_bytes()).await);
+            drop(stream.write_all(format!("data: {}\n\n", "x".repeat(MAX_EVENT)).as_bytes()).await);
         };
-        let client = CheckedClient { http: client().unwrap(), service: ServiceName::new("large"), login: None };
+        let client = checked_client();
         let read = async {
             // The transport opens its streams with its limit.
             let (uri, headers, limit) = (config.uri, config.custom_headers, config.max_sse_event_size);
@@ -490,5 +504,65 @@ mod tests {
         };
         let (event, ()) = tokio::join!(read, serve);
         assert!(matches!(event, Some(Err(SseError::Body(_)))));
+    }
+
+    /// Sends bytes until the client ends the connection. Fails if it does not.
+    async fn send_without_end(mut stream: TcpStream) {
+        let bytes = vec![b'x'; MAX_EVENT / 16];
+        for _ in 0..128 {
+            if stream.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+        panic!("the client reads without a limit");
+    }
+
+    /// Returns the error of a request to a server that sends this head, then bytes without an end.
+    async fn error_of_endless_answer(head: &str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let config = transport_config(url, Headers::new());
+        let client = checked_client();
+        let request = async {
+            let ping = ClientRequest::PingRequest(PingRequest::default());
+            let message = ClientJsonRpcMessage::request(ping, RequestId::Number(1));
+            // The transport sends its messages with its limit.
+            let (uri, headers, limit) = (config.uri, config.custom_headers, config.max_sse_event_size);
+            let posting = client.post_message_with_max_sse_event_size(uri, message, None, None, headers, limit);
+            match posting.await {
+                Ok(StreamableHttpPostResponse::Json(answer, _)) => serde_json::to_string(&answer).unwrap(),
+                Ok(StreamableHttpPostResponse::Sse(mut events, _)) => {
+                    events.next().await.unwrap().unwrap().data.unwrap()
+                }
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => error.to_string(),
+            }
+        };
+        let serve = async { send_without_end(begin_answer(&listener, head).await).await };
+        tokio::join!(request, serve).0
+    }
+
+    /// The error in place of an answer that is too large.
+    fn too_large() -> String {
+        error_for(&RequestId::Number(1), "it has more than 16 MiB").to_string()
+    }
+
+    #[tokio::test]
+    async fn an_answer_of_a_service_in_json_that_is_too_large_is_an_error() {
+        let error = error_of_endless_answer("200 OK\r\ncontent-type: application/json").await;
+        assert_eq!(error, too_large());
+    }
+
+    #[tokio::test]
+    async fn an_event_that_is_too_large_fails_its_request() {
+        let error = error_of_endless_answer("200 OK\r\ncontent-type: text/event-stream").await;
+        assert_eq!(error, too_large());
+    }
+
+    #[tokio::test]
+    async fn the_body_of_an_http_error_of_a_service_is_read_only_in_part() {
+        let error = error_of_endless_answer("400 Bad Request\r\ncontent-type: text/plain").await;
+        let body = error.strip_prefix("unexpected server response: HTTP 400 Bad Request: ");
+        assert_eq!(body.map(str::len), Some(64 * 1024), "{error:.100}");
     }
 }
