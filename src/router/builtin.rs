@@ -4,6 +4,7 @@
 //! Invariant: it is used only for exactly the candidates that it was trained on.
 
 use super::calibrate::Curve;
+use super::features::FeatureHash;
 use super::format::{HASH, METHOD, ModelReader};
 use super::meaning::{self, Meaning};
 use super::train::Weights;
@@ -24,8 +25,8 @@ pub(super) fn router(key: &[u8; HASH], candidates: &[Candidate]) -> Option<Route
     decode(BUILTIN, key, candidates)
 }
 
-/// Converts a router to a compact file: the weights of a feature are 8-bit steps with one scale. Two in three are zero,
-/// so a row has a bit for each mode, and the steps of those that are not.
+/// Converts a router to a compact file: the weights of a feature are 8-bit steps with one scale, the upper half of a
+/// float. Two in three are zero, so a row has a bit for each mode, and the steps of those that are not.
 #[cfg(test)]
 fn encode(router: &Router, key: &[u8; HASH]) -> Vec<u8> {
     let mut bytes = Vec::from(*MAGIC);
@@ -43,7 +44,10 @@ fn encode(router: &Router, key: &[u8; HASH]) -> Vec<u8> {
     }
     for row in router.weights.rows.chunks_exact(router.weights.modes) {
         let scale = row.iter().fold(0.0_f32, |most, weight| most.max(weight.abs())) / STEPS;
-        bytes.extend(scale.to_le_bytes());
+        // Rounded up, so that no step is above the largest.
+        let upper = scale.to_bits().div_ceil(1 << 16) as u16;
+        bytes.extend(upper.to_le_bytes());
+        let scale = scale_of(upper);
         let steps = |weight: &f32| if scale > 0.0 { (weight / scale).round() as i8 } else { 0 };
         let steps = row.iter().map(|weight| steps(weight).cast_unsigned()).collect::<Vec<_>>();
         let bit = |(place, step): (usize, &u8)| u8::from(*step != 0) << place;
@@ -71,7 +75,7 @@ fn decode(bytes: &[u8], key: &[u8; HASH], candidates: &[Candidate]) -> Option<Ro
     let columns = count.checked_add(1)?;
     let mut rows = Vec::with_capacity(vocabulary.size().checked_mul(columns)?);
     for _ in 0..vocabulary.size() {
-        let scale = f32::from_le_bytes(reader.take(4)?.try_into().ok()?);
+        let scale = scale_of(u16::from_le_bytes(reader.take(2)?.try_into().ok()?));
         let is_stored = reader.take(columns.div_ceil(8))?;
         let count = is_stored.iter().map(|eight| eight.count_ones() as usize).sum::<usize>();
         let mut stored = reader.take(count)?.iter();
@@ -83,14 +87,18 @@ fn decode(bytes: &[u8], key: &[u8; HASH], candidates: &[Candidate]) -> Option<Ro
     reader.0.is_empty().then(|| Router::new(modes, vocabulary, Weights { modes: columns, rows }, curve))
 }
 
-/// Reads features: a 64-bit hash and a 16-bit weight each.
+fn scale_of(upper: u16) -> f32 {
+    f32::from_bits(u32::from(upper) << 16)
+}
+
+/// Reads features: a hash and a 16-bit weight each.
 fn features(reader: &mut ModelReader<'_>, count: usize) -> Option<FeatureWeights> {
     let entry = |bytes: &[u8]| {
-        let (hash, weight) = bytes.split_at_checked(8)?;
+        let (hash, weight) = bytes.split_at_checked(4)?;
         let steps = u16::from_le_bytes(weight.try_into().ok()?);
-        Some((u64::from_le_bytes(hash.try_into().ok()?), STEP * f32::from(steps)))
+        Some((FeatureHash::from_le_bytes(hash.try_into().ok()?), STEP * f32::from(steps)))
     };
-    reader.take(count.checked_mul(10)?)?.chunks_exact(10).map(entry).collect()
+    reader.take(count.checked_mul(6)?)?.chunks_exact(6).map(entry).collect()
 }
 
 #[cfg(test)]

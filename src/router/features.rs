@@ -9,11 +9,14 @@ const JOINING: &str = "a an the of to in on at for with and or is are was were b
 
 const ENDINGS: &[&str] = &["ing", "ed", "es", "ly", "s"];
 
+/// The hash of a feature. Two of the features of a router rarely share one, which changes little.
+pub(super) type FeatureHash = u32;
+
 /// The number of occurrences of each feature: one map for words, one for letters.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    pub(super) words: BTreeMap<u64, f32>,
-    pub(super) letters: BTreeMap<u64, f32>,
+    pub(super) words: BTreeMap<FeatureHash, f32>,
+    pub(super) letters: BTreeMap<FeatureHash, f32>,
     /// The words themselves, in order.
     pub(super) plain: Vec<String>,
 }
@@ -94,7 +97,7 @@ pub(super) fn count(text: &str) -> Counts {
 }
 
 /// Counts the sequences of two to four letters, including the edges of the word.
-fn letters(word: &str, into: &mut BTreeMap<u64, f32>) {
+fn letters(word: &str, into: &mut BTreeMap<FeatureHash, f32>) {
     let framed = format!(" {word} ");
     let at = framed.char_indices().map(|(at, _)| at).chain([framed.len()]).collect::<Vec<_>>();
     for size in 2..=4 {
@@ -104,14 +107,14 @@ fn letters(word: &str, into: &mut BTreeMap<u64, f32>) {
     }
 }
 
-fn add(counts: &mut BTreeMap<u64, f32>, feature: u64) {
+fn add(counts: &mut BTreeMap<FeatureHash, f32>, feature: FeatureHash) {
     *counts.entry(feature).or_default() += 1.0;
 }
 
 /// Computes FNV-1a over a family and texts.
-fn hash(family: u8, texts: &[&str]) -> u64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    let begin = step(0xcbf2_9ce4_8422_2325, family);
+fn hash(family: u8, texts: &[&str]) -> FeatureHash {
+    let step = |hash: FeatureHash, byte: u8| (hash ^ FeatureHash::from(byte)).wrapping_mul(0x0100_0193);
+    let begin = step(0x811c_9dc5, family);
     texts.iter().fold(begin, |hash, text| text.bytes().chain([0]).fold(hash, step))
 }
 

@@ -3,11 +3,12 @@
 
 use sha2::{Digest as _, Sha256};
 
+use super::features::FeatureHash;
 use super::vocabulary::FeatureWeights;
 use super::{Candidate, VAGUE, sorted};
 
 /// Must be increased with every change of the method, the word vectors or this format, so that old files are ignored.
-pub(super) const METHOD: u32 = 6;
+pub(super) const METHOD: u32 = 7;
 /// The bytes of a hash.
 pub(super) const HASH: usize = 32;
 
@@ -56,8 +57,9 @@ impl<'a> ModelReader<'a> {
     }
 
     pub(super) fn feature_weights(&mut self, count: usize) -> Option<FeatureWeights> {
-        let entry = |bytes: &[u8]| Some((u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?), small(&bytes[8..])?));
-        self.take(count.checked_mul(12)?)?.chunks_exact(12).map(entry).collect()
+        let entry =
+            |bytes: &[u8]| Some((FeatureHash::from_le_bytes(bytes.get(..4)?.try_into().ok()?), small(&bytes[4..])?));
+        self.take(count.checked_mul(8)?)?.chunks_exact(8).map(entry).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::features::{self, Counts};
+use super::features::{self, Counts, FeatureHash};
 use super::meaning::{self, Meaning};
 
 /// The length of each part, tuned on public sets of requests (docs/routing.md). `meaning` has its own.
@@ -11,7 +11,7 @@ const WORDS: f32 = 1.0;
 const LETTERS: f32 = 1.3;
 
 /// The hash and the weight of each feature, sorted by hash.
-pub(super) type FeatureWeights = Vec<(u64, f32)>;
+pub(super) type FeatureWeights = Vec<(FeatureHash, f32)>;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Vocabulary {
@@ -49,8 +49,9 @@ impl Vocabulary {
     pub(super) fn word_features(&self, word: &str) -> Vec<u32> {
         let counts = features::count(word);
         let base = meaning::size();
-        let find =
-            |known: &FeatureWeights, feature: &u64, base: usize| index(known, *feature).map(|at| number(base + at));
+        let find = |known: &FeatureWeights, feature: &FeatureHash, base: usize| {
+            index(known, *feature).map(|at| number(base + at))
+        };
         let words = counts.words.keys().filter_map(|feature| find(&self.words, feature, base));
         let letters = counts.letters.keys().filter_map(|feature| find(&self.letters, feature, base + self.words.len()));
         words.chain(letters).collect()
@@ -61,11 +62,17 @@ fn number(feature: usize) -> u32 {
     u32::try_from(feature).unwrap_or(u32::MAX)
 }
 
-fn index(known: &FeatureWeights, feature: u64) -> Option<usize> {
+fn index(known: &FeatureWeights, feature: FeatureHash) -> Option<usize> {
     known.binary_search_by_key(&feature, |(hash, _)| *hash).ok()
 }
 
-fn part(known: &FeatureWeights, counts: &BTreeMap<u64, f32>, base: usize, length: f32, vector: &mut Vec<(u32, f32)>) {
+fn part(
+    known: &FeatureWeights,
+    counts: &BTreeMap<FeatureHash, f32>,
+    base: usize,
+    length: f32,
+    vector: &mut Vec<(u32, f32)>,
+) {
     let start = vector.len();
     for (feature, count) in counts {
         if let Some(at) = index(known, *feature) {
@@ -81,9 +88,9 @@ fn part(known: &FeatureWeights, counts: &BTreeMap<u64, f32>, base: usize, length
 fn weigh_features(
     texts: &[(Counts, usize)],
     modes: usize,
-    family: impl Fn(&Counts) -> &BTreeMap<u64, f32>,
+    family: impl Fn(&Counts) -> &BTreeMap<FeatureHash, f32>,
 ) -> FeatureWeights {
-    let mut seen: BTreeMap<u64, (f32, BTreeSet<usize>)> = BTreeMap::new();
+    let mut seen: BTreeMap<FeatureHash, (f32, BTreeSet<usize>)> = BTreeMap::new();
     for (counts, mode) in texts {
         for feature in family(counts).keys() {
             let (texts, modes) = seen.entry(*feature).or_default();
