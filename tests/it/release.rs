@@ -411,6 +411,55 @@ fn the_linker_packs_the_tables_of_parsers() {
 }
 
 #[test]
+fn a_program_with_packed_tables_survives_panics() {
+    if !full_tests() {
+        return;
+    }
+    require_full_tests("python3");
+    let sandbox = Sandbox::new();
+    // Pointers in data of each kind need to be relocated. Two threads look for the unwind tables at the same time.
+    sandbox.write(
+        "main.rs",
+        "use std::cell::Cell;\n\
+         static NAMES: [&str; 3] = [\"one\", \"two\", \"three\"];\n\
+         thread_local! { static OWN: Cell<&'static str> = const { Cell::new(\"thread-local\") } }\n\
+         struct Guard(&'static str);\n\
+         impl Drop for Guard { fn drop(&mut self) { println!(\"dropped {}\", self.0); } }\n\
+         fn fail(name: &'static str) {\n\
+         let _guard = Guard(name);\n\
+         let last = NAMES.get(NAMES.len());\n\
+         println!(\"{}\", last.unwrap());\n\
+         }\n\
+         fn main() {\n\
+         std::panic::set_hook(Box::new(|_| {}));\n\
+         println!(\"{} {}\", NAMES.join(\" \"), OWN.get());\n\
+         let both = [1, 2].map(|_| std::thread::spawn(|| { assert_eq!(OWN.get(), \"thread-local\"); fail(\"thread\") }));\n\
+         for thread in both { assert!(thread.join().is_err()); }\n\
+         assert!(std::panic::catch_unwind(|| fail(\"main\")).is_err());\n\
+         assert!(std::backtrace::Backtrace::force_capture().to_string().lines().count() > 4);\n\
+         }\n",
+    );
+    let folder = sandbox.path("symbols/deps");
+    let mut compiler = Command::new("rustc");
+    compiler.args(["--edition=2024", "-O", "--crate-name=skein", "-Cextra-filename=-0123456789abcdef"]);
+    compiler.arg(format!("-Clinker={}", repository("scripts/link-dist").display()));
+    run(compiler.arg("--out-dir").arg(&folder).arg(sandbox.path("main.rs")));
+    let program = folder.join("skein-0123456789abcdef");
+    let headers = run(Command::new("readelf").arg("-lSW").arg(&program));
+    assert!(!headers.contains("GNU_EH_FRAME"), "nothing names the unpacked tables: {headers}");
+    let exceptions = headers.lines().find(|line| line.contains(".gcc_except_table")).expect("the section of a table");
+    assert!(exceptions.contains("NULL"), "the tables are packed: {exceptions}");
+    let expected = "one two three thread-local\ndropped thread\ndropped thread\ndropped main\n";
+    assert_eq!(run(&mut Command::new(&program)), expected);
+
+    // Programs that copy sections keep the packed tables.
+    run(Command::new("strip").arg(&program));
+    let stripped = std::fs::metadata(&program).expect("the stripped program").len();
+    assert!(stripped < 500_000, "{stripped} bytes");
+    assert_eq!(run(&mut Command::new(&program)), expected);
+}
+
+#[test]
 fn the_linker_strips_skein_and_puts_usual_functions_first() {
     if !full_tests() {
         return;

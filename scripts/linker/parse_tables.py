@@ -1,4 +1,4 @@
-"""Packs the parse tables of `analyze` for scripts/link-dist: 6 MB of the program that compress to 0.8 MB.
+"""Packs the tables of the parsers for `analyze`, for scripts/link-dist: 7 MB of the program become 0.6 MB.
 
 The tables are sections of the objects that the crates `tree-sitter-*` compile from C. A copy of such an object gets
 sections without content in their place, which need no room in the program and are zeros in memory. The packed tables
@@ -10,44 +10,29 @@ import re
 import subprocess
 from pathlib import Path
 
-TABLES = ["ts_parse_table", "ts_small_parse_table"]
-# The shortest repetition that is packed.
-LEAST = 8
+from deflate import deflate
+
+FOLDER = Path(__file__).resolve().parent
+
+TABLES = [
+    "ts_alias_sequences",
+    "ts_lex_modes",
+    "ts_parse_actions",
+    "ts_parse_table",
+    "ts_primary_state_ids",
+    "ts_small_parse_table",
+    "ts_small_parse_table_map",
+]
 LIBRARY = re.compile(r"libtree_sitter_\w+-[0-9a-f]{16}\.rlib")
 LANGUAGE = re.compile(r"^[0-9a-f]+ T (tree_sitter_\w+)$", re.MULTILINE)
-# Writes the content of packed tables to their place.
-UNPACK = """
+BEGIN = """
 #include <pthread.h>
-#include <stddef.h>
-#include <string.h>
 
-static size_t number(const unsigned char **at) {
-    size_t value = 0;
-    for (int shift = 0;; shift += 7) {
-        unsigned char byte = *(*at)++;
-        value |= (size_t)(byte & 127) << shift;
-        if (byte < 128) return value;
-    }
-}
-
-static void unpack(const unsigned char *at, const unsigned char *end, unsigned char *out) {
-    while (at < end) {
-        size_t length = number(&at);
-        memcpy(out, at, length);
-        at += length;
-        out += length;
-        if (at == end) return;
-        length = number(&at);
-        size_t distance = number(&at);
-        /* The repetition may overlap itself. */
-        for (; length > 0; length--, out++) *out = *(out - distance);
-    }
-}
+#include "inflate.h"
 """
 ONE = """
 extern unsigned char {table}[];
-extern const unsigned char {table}_packed[], {table}_end[];
-__asm__(".section .rodata\\n{table}_packed: .byte {bytes}\\n{table}_end:\\n.previous\\n");
+static const unsigned char {table}_packed[] = {{{bytes}}};
 """
 WRAPPER = """
 const void *__real_{language}(void);
@@ -64,38 +49,6 @@ def run(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def number(value):
-    """Seven bits in each byte, the low ones first. All bytes but the last have their high bit set."""
-    encoded = bytearray()
-    while value > 127:
-        encoded.append(value & 127 | 128)
-        value >>= 7
-    return encoded + bytes([value])
-
-
-def pack(table):
-    """Literal bytes and repetitions of earlier ones in turn: the length and the bytes, the length and the distance."""
-    earlier, packed, begin, at = {}, bytearray(), 0, 0
-    while at + LEAST <= len(table):
-        key = table[at : at + LEAST]
-        source, earlier[key] = earlier.get(key), at
-        if source is None:
-            # The tables consist of numbers with two bytes.
-            at += 2
-            continue
-        length = LEAST
-        step = 4096
-        while step > 0:
-            more = slice(at + length, at + length + step)
-            if more.stop <= len(table) and table[more] == table[source + length : source + length + step]:
-                length += step
-            else:
-                step //= 2
-        packed += number(at - begin) + table[begin:at] + number(length) + number(at - source)
-        begin = at = at + length
-    return bytes(packed + number(len(table) - begin) + table[begin:])
-
-
 def without_tables(source, target):
     """Copies the object of a parser without the content of its tables. Returns the name of its language and C code with
     the packed tables."""
@@ -104,10 +57,13 @@ def without_tables(source, target):
     for name in TABLES:
         content = target.with_suffix(f".{name}")
         run("objcopy", "--output-target=binary", f"--only-section=.rodata.{name}", source, content)
+        if not content.stat().st_size:
+            # Not each language has each table.
+            continue
         table = f"{language}_{name}"
         changes += [f"--rename-section=.rodata.{name}=.bss.{name},alloc", f"--add-symbol={table}=.bss.{name}:0,global"]
-        code += ONE.format(table=table, bytes=",".join(map(str, pack(content.read_bytes()))))
-        calls += f"unpack({table}_packed, {table}_end, {table}); "
+        code += ONE.format(table=table, bytes=",".join(map(str, deflate(content.read_bytes()))))
+        calls += f"inflate({table}_packed, {table}); "
     run("objcopy", *changes, source, target)
     return language, code + WRAPPER.format(language=language, calls=calls)
 
@@ -115,7 +71,7 @@ def without_tables(source, target):
 def arguments_for(libraries, folder):
     """What the linker gets in addition for these libraries. Without a parser among them, that is nothing."""
     folder.mkdir(exist_ok=True)
-    objects, languages, code = [], [], UNPACK
+    objects, languages, code = [], [], BEGIN
     for library in libraries:
         if not LIBRARY.fullmatch(Path(library).name):
             continue
@@ -131,5 +87,5 @@ def arguments_for(libraries, folder):
         return []
     source, target = folder / "tables.c", folder / "tables.o"
     source.write_text(code)
-    run("cc", "-Os", "-ffunction-sections", "-c", source, "-o", target)
+    run("cc", "-Os", "-ffunction-sections", "-I", FOLDER, "-c", source, "-o", target)
     return [*map(str, objects), str(target), *(f"-Wl,--wrap={language}" for language in languages)]
