@@ -73,7 +73,7 @@ fn helper(x: u16) -> u16 { x }
 }
 
 #[test]
-fn a_signature_keeps_type_parameters_and_loses_the_arrow_of_a_function() {
+fn a_signature_keeps_type_parameters_but_no_arrow() {
     let signature = |source| parse(SourceLanguage::TypeScript, source).definitions[0].signature.clone();
 
     assert_eq!(signature("class Cache<K, V> { size = 0 }"), "class Cache<K, V>");
