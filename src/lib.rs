@@ -6,7 +6,7 @@
 
 /// Names that appear in manifests.
 pub mod ids;
-/// Invisible characters and Markdown fences.
+/// Invisible characters, Markdown fences and differences of lines.
 pub mod text;
 /// The current time and its formats.
 pub mod clock;

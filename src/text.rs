@@ -3,6 +3,8 @@
 //! Invariant: this is the only list of invisible and bidirectional characters. Terminal, consent, trust and session
 //! views all use it.
 
+pub mod line_diff;
+
 use std::fmt::Write as _;
 
 /// Joins the emoji on both sides into one.

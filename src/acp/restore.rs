@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use agent_client_protocol::v1::schema as acp;
-use similar::TextDiff;
 
 use super::errors;
 use crate::checkpoint::FileDifference;
 use crate::session::{PlannedRestore, PromptError, RestoreFiles, RestoreReport, RestoreTarget, Session};
+use crate::text::line_diff::LineDiff;
 use crate::text::{code_block, code_span};
 
 pub(super) const UNDO: &str = "undo";
@@ -99,9 +99,8 @@ fn diff_lines(difference: &FileDifference, cwd: &Path) -> Vec<String> {
         return vec![format!("{path}{removed}: no text")];
     }
     let (now, then) = (difference.now.as_deref().unwrap_or_default(), difference.then.as_deref().unwrap_or_default());
-    let diff = TextDiff::from_lines(now, then);
     let header = format!("{path}{removed}");
-    let shown = diff.unified_diff().context_radius(2).header(&path, &header).to_string();
+    let shown = LineDiff::new(now, then, None).unified(2, Some((&path, &header)));
     shown.lines().map(str::to_owned).collect()
 }
 

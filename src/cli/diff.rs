@@ -1,22 +1,22 @@
 //! Renders the changes of a file as coloured, numbered lines.
 
 use anstyle::{AnsiColor, Style};
-use similar::{ChangeTag, TextDiff};
 
 use super::output::{QUIET, cut, verbatim};
+use crate::text::line_diff::{ChangeTag, LineDiff};
 
 /// Context lines around a change.
 const AROUND: usize = 2;
 
 /// Returns the lines of a diff, none wider than `width`. `before` is `None` if the file did not exist.
 pub(super) fn lines(before: Option<&str>, after: &str, width: usize) -> Vec<String> {
-    let diff = TextDiff::from_lines(before.unwrap_or_default(), after);
+    let diff = LineDiff::new(before.unwrap_or_default(), after, None);
     let mut lines = Vec::new();
-    for (at, group) in diff.grouped_ops(AROUND).iter().enumerate() {
+    for (at, group) in diff.groups(AROUND).iter().enumerate() {
         if at > 0 {
             lines.push(format!("{QUIET}   …{QUIET:#}"));
         }
-        for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
+        for change in diff.changes(group) {
             let (sign, style, number) = match change.tag() {
                 ChangeTag::Delete => ('-', AnsiColor::Red.on_default(), change.old_index()),
                 ChangeTag::Insert => ('+', AnsiColor::Green.on_default(), change.new_index()),
@@ -33,9 +33,8 @@ pub(super) fn lines(before: Option<&str>, after: &str, width: usize) -> Vec<Stri
 
 /// Returns the number of inserted and deleted lines.
 pub(super) fn counts(before: Option<&str>, after: &str) -> (usize, usize) {
-    let diff = TextDiff::from_lines(before.unwrap_or_default(), after);
-    let count = |tag: ChangeTag| diff.iter_all_changes().filter(|change| change.tag() == tag).count();
-    (count(ChangeTag::Insert), count(ChangeTag::Delete))
+    let diff = LineDiff::new(before.unwrap_or_default(), after, None);
+    (diff.added(), diff.removed())
 }
 
 #[cfg(test)]

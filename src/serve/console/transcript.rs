@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use maud::{Markup, html};
 use serde_json::Value;
-use similar::TextDiff;
 
 use super::layout::ConsoleProblem;
 use crate::agents::{Event, ROUTE, StopReason, TurnEnd};
 use crate::clock;
 use crate::conversation::{Content, Message, MessagePart, Role};
 use crate::store::StoredEvent;
+use crate::text::line_diff::LineDiff;
 use crate::tool::{Activity, StepStatus, TodoStep, ToolOutcome, strip_invisible, truncate};
 
 /// Maximum bytes of a text, of arguments and of a result on the page. The export has all of it.
@@ -46,8 +46,7 @@ impl DiffBudget {
             return None;
         }
         let begun = Instant::now();
-        let diff = TextDiff::configure().timeout(left).diff_lines(before, after);
-        let text = diff.unified_diff().context_radius(3).to_string();
+        let text = LineDiff::new(before, after, Some(left)).unified(3, None);
         self.left.set(left.saturating_sub(begun.elapsed()));
         Some(text)
     }

@@ -1,9 +1,14 @@
 //! Computes the diff of an edit, for the model to check and for an editor to display.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
-use similar::{ChangeTag, TextDiff};
 
 use super::output;
+use crate::text::line_diff::LineDiff;
+
+/// Time limit of the comparison.
+const COMPARE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Diff {
@@ -15,13 +20,12 @@ pub(super) struct Diff {
 
 impl Diff {
     pub(super) fn between(shown: &str, before: &str, after: &str) -> Self {
-        let diff = TextDiff::configure().timeout(std::time::Duration::from_secs(1)).diff_lines(before, after);
-        let count = |tag| diff.iter_all_changes().filter(|change| change.tag() == tag).count();
+        let diff = LineDiff::new(before, after, Some(COMPARE_TIMEOUT));
         let (old, new) = (format!("a/{shown}"), format!("b/{shown}"));
         Self {
-            text: output::excerpt(&diff.unified_diff().context_radius(3).header(&old, &new).to_string()),
-            added: count(ChangeTag::Insert),
-            removed: count(ChangeTag::Delete),
+            text: output::excerpt(&diff.unified(3, Some((&old, &new)))),
+            added: diff.added(),
+            removed: diff.removed(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use similar::TextDiff;
+use crate::text::line_diff;
 
 /// Maximum number of passages shown.
 const MAX_PLACES: usize = 3;
@@ -60,7 +60,7 @@ fn alike(lines: &[&str], wanted: &[&str]) -> Vec<usize> {
         if short * 2 < long || long > 2_000 {
             continue;
         }
-        let ratio = TextDiff::from_chars(key, line).ratio();
+        let ratio = line_diff::char_similarity(key, line);
         if ratio >= ALIKE {
             scored.push((ratio, index.saturating_sub(offset)));
         }
