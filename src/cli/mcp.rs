@@ -142,6 +142,8 @@ fn has_tools(binding: &Binding, service: &str) -> bool {
 
 /// Serves the client on stdio until it disconnects or `ended` completes.
 async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> Result<(), CommandError> {
+    // Each type of service would get its own copy of rmcp's code.
+    let handler = handler.into_dyn();
     let failure = |error: &dyn std::fmt::Display| {
         CommandError::work(format!("the MCP client cannot be served: {error}"), "see the log")
     };

@@ -39,7 +39,8 @@ enum Noise {
 }
 
 fn attempt(html: &str, url: &Url, style: Style, noise: Noise) -> (String, bool) {
-    let mut emitter = DefaultEmitter::default();
+    // With positions, which are not needed here, it is the same code as for apps.
+    let mut emitter = DefaultEmitter::<usize>::new_with_span();
     emitter.naively_switch_states(true);
     let mut page = PageConverter::new(url.clone(), style, noise);
     for token in Tokenizer::new_with_emitter(html, emitter) {
@@ -99,7 +100,7 @@ impl PageConverter {
         }
     }
 
-    fn start(&mut self, tag: &StartTag<()>) {
+    fn start(&mut self, tag: &StartTag<usize>) {
         let name = String::from_utf8_lossy(&tag.name).into_owned();
         let name = name.as_str();
         if let Some((skipped, depth)) = &mut self.skipped {
@@ -187,7 +188,7 @@ impl PageConverter {
         }
     }
 
-    fn end(&mut self, tag: &EndTag<()>) {
+    fn end(&mut self, tag: &EndTag<usize>) {
         let name = String::from_utf8_lossy(&tag.name).into_owned();
         let name = name.as_str();
         if let Some((skipped, depth)) = &mut self.skipped {
@@ -288,7 +289,7 @@ impl PageConverter {
         }
     }
 
-    fn image(&mut self, tag: &StartTag<()>) {
+    fn image(&mut self, tag: &StartTag<usize>) {
         let alt = attribute(tag, "alt").unwrap_or_default();
         let alt = alt.split_whitespace().collect::<Vec<_>>().join(" ");
         if alt.is_empty() || self.pre.is_some() {
@@ -311,7 +312,7 @@ impl PageConverter {
         (url.len() <= MAX_LINK).then_some(url)
     }
 
-    fn noise(&self, name: &str, tag: &StartTag<()>) -> bool {
+    fn noise(&self, name: &str, tag: &StartTag<usize>) -> bool {
         const NEVER_TEXT: [&str; 13] = [
             "script", "style", "template", "noscript", "svg", "math", "iframe", "object", "canvas", "audio", "video",
             "select", "textarea",
@@ -352,12 +353,12 @@ impl PageConverter {
     }
 }
 
-fn attribute(tag: &StartTag<()>, name: &str) -> Option<String> {
+fn attribute(tag: &StartTag<usize>, name: &str) -> Option<String> {
     tag.attributes.get(name.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned())
 }
 
 /// Returns the language from a class such as `language-rust`, `lang-rust` or `highlight-source-rust`.
-fn language(tag: &StartTag<()>) -> String {
+fn language(tag: &StartTag<usize>) -> String {
     let classes = attribute(tag, "class").unwrap_or_default();
     let prefixes = ["language-", "lang-", "highlight-source-"];
     let found =

@@ -31,7 +31,7 @@ impl PageConverter {
         }
     }
 
-    pub(super) fn open_cell(&mut self, tag: &StartTag<()>) {
+    pub(super) fn open_cell(&mut self, tag: &StartTag<usize>) {
         self.close_cell(Row::Same);
         let Some(table) = self.tables.last_mut().filter(|table| !table.layout) else { return };
         // Text before the first cell precedes the table.
