@@ -17,11 +17,18 @@ extern const ElfW(Ehdr) __ehdr_start __attribute__((visibility("hidden")));
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
 /* No function of another library is known yet. */
-static void protect(unsigned long begin, unsigned long length, unsigned long access) {
+static long call_kernel(long number, unsigned long first, unsigned long second, unsigned long third) {
     long result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(SYS_mprotect), "D"(begin), "S"(length), "d"(access)
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(first), "S"(second), "d"(third)
                      : "rcx", "r11", "memory");
-    if (result != 0) __builtin_trap();
+    return result;
+}
+
+static void protect(unsigned long begin, unsigned long length, unsigned long access) {
+    static const char problem[] = "skein: the kernel does not let the program relocate itself\n";
+    if (call_kernel(SYS_mprotect, begin, length, access) == 0) return;
+    call_kernel(SYS_write, 2, (unsigned long)problem, sizeof problem - 1);
+    call_kernel(SYS_exit_group, 1, 0, 0);
 }
 
 /* Adds the base address to a word, and to its copy in the memory of the first thread if it is thread-local. */

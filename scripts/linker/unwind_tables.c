@@ -149,13 +149,25 @@ static void unpack(unsigned char *base, const struct place *place) {
     munmap(tables, size);
 }
 
+/* Where the tables are once they are registered. */
+static const void *registered;
+
+/* A child process that was forked while this runs must not unwind. */
 static void add_tables(void) {
     static void *object[16];
     struct place place;
     memcpy(&place, (const void *)&written, sizeof place);
     unsigned char *base = (unsigned char *)&written - place.self;
     if (place.packed < place.end) unpack(base, &place);
-    __register_frame_info(base + place.frames, object);
+    registered = base + place.frames;
+    __register_frame_info(registered, object);
+}
+
+/* Since GCC 13, the library forgets all tables when the process exits. This runs after its destructor, because the linker
+   gets this file first. */
+__attribute__((destructor)) static void add_tables_again(void) {
+    static void *object[16];
+    if (registered != NULL) __register_frame_info(registered, object);
 }
 
 const void *__wrap__Unwind_Find_FDE(void *code, void *bases) {

@@ -334,7 +334,13 @@ fn is_refusal(error: &HttpError) -> bool {
 fn hide_token(error: HttpError, token: Option<&str>) -> HttpError {
     match (error, token) {
         (StreamableHttpError::UnexpectedServerResponse(text), Some(token)) => {
-            StreamableHttpError::UnexpectedServerResponse(text.replace(token, "(token)").into())
+            let mut hidden = text.replace(token, "(token)");
+            // The text may end within the token, because only the beginning of an answer is read.
+            let parts = token.char_indices().skip(4).map(|(at, _)| &token[..at]);
+            if let Some(part) = parts.rev().find(|part| hidden.ends_with(part)) {
+                hidden.truncate(hidden.len() - part.len());
+            }
+            StreamableHttpError::UnexpectedServerResponse(hidden.into())
         }
         // The server chooses this text.
         (StreamableHttpError::InsufficientScope(_), _) => auth_error("it refused the request (HTTP 403)".to_owned()),
@@ -482,6 +488,16 @@ mod tests {
         let head = format!("HTTP/1.1 {head}\r\nconnection: close\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
         stream
+    }
+
+    #[test]
+    fn an_error_shows_no_part_of_a_token() {
+        let shown = |text: &str| {
+            let error = StreamableHttpError::UnexpectedServerResponse(text.to_owned().into());
+            hide_token(error, Some("token-of-ann")).to_string()
+        };
+        assert!(shown("no: Bearer token-of-ann.").ends_with("no: Bearer (token)."));
+        assert!(shown("no: Bearer token-of-an").ends_with("no: Bearer "), "the answer was cut off");
     }
 
     #[tokio::test]

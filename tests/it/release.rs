@@ -468,7 +468,7 @@ fn the_linker_strips_skein_and_puts_usual_functions_first() {
     let sandbox = Sandbox::new();
     sandbox.write(
         "main.c",
-        "int other(void) { return 1; }\nint sqlite3_step(void);\nint main(void) { return !sqlite3_step(); }\n",
+        "int other(void) { return 2; }\nint sqlite3_step(void);\nint main(void) { return !sqlite3_step(); }\n",
     );
     // The list has a function of SQLite with this name, which is linked as here: not from the code of Rust.
     sandbox.write("c.c", "int sqlite3_step(void) { return 1; }\n");

@@ -3,7 +3,7 @@
 //!
 //! Invariant: each body and each event is read up to a limit.
 
-use futures::StreamExt as _;
+use futures::{StreamExt as _, future};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use reqwest::{RequestBuilder, Response, StatusCode};
 use rmcp::ErrorData;
@@ -12,7 +12,8 @@ use rmcp::transport::common::http_header::{
     EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID, JSON_MIME_TYPE,
 };
 use rmcp::transport::streamable_http_client::{
-    AuthRequiredError, HttpStatusError, InsufficientScopeError, StreamableHttpError, StreamableHttpPostResponse,
+    AuthRequiredError, HttpStatusError, InsufficientScopeError, SseError, StreamableHttpError,
+    StreamableHttpPostResponse,
 };
 use serde_json::Value;
 use sse_stream::Sse;
@@ -93,11 +94,15 @@ impl Post<'_> {
         }
     }
 
-    /// Returns the events of an answer. An event that is too large becomes the error of the request. An error of the
-    /// stream could make rmcp ask for the event again, because rmcp knows only the error of its limit.
+    /// Returns the events of an answer. An event that is too large becomes the error of the request, or ends the stream of
+    /// another message. An error of the stream could make rmcp ask for the event again, because rmcp knows only the error
+    /// of its limit.
     fn events(&self, response: Response) -> Events {
         let events = read_events(response, self.max_answer);
-        let Some(asked) = request_id(self.message) else { return events };
+        let Some(asked) = request_id(self.message) else {
+            let is_small = |event: &Result<Sse, SseError>| !matches!(event, Err(error) if is_too_large(error));
+            return events.take_while(move |event| future::ready(is_small(event))).boxed();
+        };
         let failure = self.too_large(&asked).to_string();
         let events = events.map(move |event| match event {
             Err(error) if is_too_large(&error) => Ok(Sse::default().data(failure.clone())),
