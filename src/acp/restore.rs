@@ -100,7 +100,7 @@ fn diff_lines(difference: &FileDifference, cwd: &Path) -> Vec<String> {
     }
     let (now, then) = (difference.now.as_deref().unwrap_or_default(), difference.then.as_deref().unwrap_or_default());
     let header = format!("{path}{removed}");
-    let shown = LineDiff::new(now, then, None).unified(2, Some((&path, &header)));
+    let shown = LineDiff::new(now, then, None).format(2, Some((&path, &header)));
     shown.lines().map(str::to_owned).collect()
 }
 

@@ -34,7 +34,7 @@ pub(super) fn lines(before: Option<&str>, after: &str, width: usize) -> Vec<Stri
 /// Returns the number of inserted and deleted lines.
 pub(super) fn counts(before: Option<&str>, after: &str) -> (usize, usize) {
     let diff = LineDiff::new(before.unwrap_or_default(), after, None);
-    (diff.added(), diff.removed())
+    (diff.count_added(), diff.count_removed())
 }
 
 #[cfg(test)]

@@ -336,8 +336,8 @@ fn hide_token(error: HttpError, token: Option<&str>) -> HttpError {
         (StreamableHttpError::UnexpectedServerResponse(text), Some(token)) => {
             let mut hidden = text.replace(token, "(token)");
             // The text may end within the token, because only the beginning of an answer is read.
-            let parts = token.char_indices().skip(4).map(|(at, _)| &token[..at]);
-            if let Some(part) = parts.rev().find(|part| hidden.ends_with(part)) {
+            let mut parts = (4..token.len()).rev().filter_map(|length| token.get(..length));
+            if let Some(part) = parts.find(|part| hidden.ends_with(part)) {
                 hidden.truncate(hidden.len() - part.len());
             }
             StreamableHttpError::UnexpectedServerResponse(hidden.into())

@@ -45,17 +45,17 @@ impl<'a> LineDiff<'a> {
     }
 
     /// Returns the number of added lines.
-    pub fn added(&self) -> usize {
+    pub fn count_added(&self) -> usize {
         self.unequal().map(|operation| operation.new_range().len()).sum()
     }
 
     /// Returns the number of removed lines.
-    pub fn removed(&self) -> usize {
+    pub fn count_removed(&self) -> usize {
         self.unequal().map(|operation| operation.old_range().len()).sum()
     }
 
     /// Returns the unified diff, empty if the texts are equal. `header` has the two names above the first group.
-    pub fn unified(&self, context: usize, mut header: Option<(&str, &str)>) -> String {
+    pub fn format(&self, context: usize, mut header: Option<(&str, &str)>) -> String {
         let mut text = String::new();
         for group in self.groups(context) {
             if let Some((before, after)) = header.take() {
@@ -109,12 +109,12 @@ mod tests {
         let (expected, found) = (TextDiff::from_lines(before, after), LineDiff::new(before, after, None));
         for context in [0, 2, 3] {
             let text = expected.unified_diff().context_radius(context).to_string();
-            assert_eq!(found.unified(context, None), text, "{before:?} {after:?}");
+            assert_eq!(found.format(context, None), text, "{before:?} {after:?}");
             let text = expected.unified_diff().context_radius(context).header("a/x", "b/x").to_string();
-            assert_eq!(found.unified(context, Some(("a/x", "b/x"))), text, "{before:?} {after:?}");
+            assert_eq!(found.format(context, Some(("a/x", "b/x"))), text, "{before:?} {after:?}");
         }
         let count = |tag| expected.iter_all_changes().filter(|change| change.tag() == tag).count();
-        assert_eq!((found.added(), found.removed()), (count(ChangeTag::Insert), count(ChangeTag::Delete)));
+        assert_eq!((found.count_added(), found.count_removed()), (count(ChangeTag::Insert), count(ChangeTag::Delete)));
         assert_eq!(char_similarity(before, after), TextDiff::from_chars(before, after).ratio());
     }
 
@@ -122,9 +122,9 @@ mod tests {
     fn unified_diff_has_header_ranges_and_missing_newline() {
         let diff = LineDiff::new("a\nb\nc\nd\n", "a\nB\nc\nd", None);
         let expected = "--- x\n+++ y\n@@ -2 +2 @@\n-b\n+B\n@@ -4 +4 @@\n-d\n+d\n\\ No newline at end of file\n";
-        assert_eq!(diff.unified(0, Some(("x", "y"))), expected);
-        assert_eq!((diff.added(), diff.removed()), (2, 2));
-        assert_eq!(LineDiff::new("a", "a", None).unified(3, Some(("x", "y"))), "");
+        assert_eq!(diff.format(0, Some(("x", "y"))), expected);
+        assert_eq!((diff.count_added(), diff.count_removed()), (2, 2));
+        assert_eq!(LineDiff::new("a", "a", None).format(3, Some(("x", "y"))), "");
     }
 
     #[test]

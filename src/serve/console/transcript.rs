@@ -46,7 +46,7 @@ impl DiffBudget {
             return None;
         }
         let begun = Instant::now();
-        let text = LineDiff::new(before, after, Some(left)).unified(3, None);
+        let text = LineDiff::new(before, after, Some(left)).format(3, None);
         self.left.set(left.saturating_sub(begun.elapsed()));
         Some(text)
     }

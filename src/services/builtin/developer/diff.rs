@@ -23,9 +23,9 @@ impl Diff {
         let diff = LineDiff::new(before, after, Some(COMPARE_TIMEOUT));
         let (old, new) = (format!("a/{shown}"), format!("b/{shown}"));
         Self {
-            text: output::excerpt(&diff.unified(3, Some((&old, &new)))),
-            added: diff.added(),
-            removed: diff.removed(),
+            text: output::excerpt(&diff.format(3, Some((&old, &new)))),
+            added: diff.count_added(),
+            removed: diff.count_removed(),
         }
     }
 
