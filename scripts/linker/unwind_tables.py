@@ -8,54 +8,17 @@ The packed form is deflated. It has one stream for each kind of number in these 
 alike. Most addresses are differences from the address before.
 """
 
-import ctypes
 import struct
-from ctypes import c_uint16 as u16, c_uint32 as u32, c_uint64 as u64
 from pathlib import Path
 
 from deflate import deflate
+from elf import Header, Section, Segment
+from variable_length import number
 
 PAGE = 4096
 LOAD, UNUSED = 1, 0
 # Of `.gcc_except_table`: a field that is not there, and numbers of variable length.
 NONE, NUMBERS = 0xFF, 1
-
-
-class Header(ctypes.LittleEndianStructure):
-    """Of an ELF file."""
-
-    _fields_ = [
-        *[("identity", ctypes.c_ubyte * 16), ("type", u16), ("machine", u16), ("version", u32), ("entry", u64)],
-        *[("segments", u64), ("sections", u64), ("flags", u32), ("size", u16), ("segment_size", u16)],
-        *[("segment_count", u16), ("section_size", u16), ("section_count", u16), ("names", u16)],
-    ]
-
-
-class Segment(ctypes.LittleEndianStructure):
-    """What the kernel and the dynamic loader read."""
-
-    _fields_ = [
-        *[("type", u32), ("flags", u32), ("offset", u64), ("address", u64), ("physical", u64)],
-        *[("file_size", u64), ("size", u64), ("alignment", u64)],
-    ]
-
-
-class Section(ctypes.LittleEndianStructure):
-    """What tools read."""
-
-    _fields_ = [
-        *[("name", u32), ("type", u32), ("flags", u64), ("address", u64), ("offset", u64), ("size", u64)],
-        *[("link", u32), ("info", u32), ("alignment", u64), ("entry_size", u64)],
-    ]
-
-
-def number(value):
-    """Seven bits in each byte, the low ones first. All bytes but the last have their high bit set."""
-    encoded = bytearray()
-    while value > 127:
-        encoded.append(value & 127 | 128)
-        value >>= 7
-    return encoded + bytes([value])
 
 
 def difference(value):
