@@ -61,6 +61,8 @@ __attribute__((used)) static void relocate(void) {
         if (tag->d_tag == LIST_SIZE) size = tag->d_un.d_val;
     }
     protect(begin, length, PROT_READ | PROT_WRITE);
+    /* One call is faster than a page fault for each of 250 pages. Kernels before 5.14 do not know it. */
+    call_kernel(SYS_madvise, begin, length, MADV_POPULATE_WRITE);
     /* An even entry is the address of a word. The bits of an odd one stand for the 63 words that follow. */
     unsigned long *next = 0;
     for (const unsigned long *end = entry + size / sizeof *entry; entry < end; entry++) {
