@@ -43,7 +43,7 @@ static void put(unsigned char *out, uint64_t value) {
     memcpy(out, &word, sizeof word);
 }
 
-/* Makes the records of `.eh_frame` from their streams. */
+/* Makes the records of `.eh_frame` from their streams. unwind_tables.py names the kinds. */
 static void make_frames(const unsigned char **streams, const struct place *place, unsigned char *out) {
     const unsigned char **lengths = &streams[0], **kinds = &streams[1], **codes = &streams[2], **sizes = &streams[3];
     const unsigned char **exceptions = &streams[4], **rest = &streams[5];

@@ -1,8 +1,8 @@
 """Packs the tables that unwind the stack after a panic, for scripts/link-dist: 5.3 MB of the program become 1.3 MB.
 
-Only panics and stack traces read them: `.eh_frame` tells how to leave each function, and `.gcc_except_table` which values it drops.
-The linker puts them at the end of a segment. `pack` replaces them by their packed form and shortens the file. The code in
-unwind_tables.c writes them to their place before they are used for the first time.
+Only panics and stack traces read them: `.eh_frame` tells how to leave each function, and `.gcc_except_table` which values
+it drops. The linker puts them at the end of a segment. `pack` replaces them by their packed form and shortens the file.
+The code in unwind_tables.c writes them to their place before they are used for the first time.
 
 The packed form is deflated. It has one stream for each kind of number in these tables, because numbers of a kind are
 alike. Most addresses are differences from the address before.
@@ -21,9 +21,13 @@ LOAD, UNUSED = 1, 0
 NONE, NUMBERS = 0xFF, 1
 
 
+def without_sign(value):
+    """Numbers near zero become small, whatever their sign."""
+    return value << 1 ^ value >> 63
+
+
 def difference(value):
-    """Numbers near zero are short, whatever their sign."""
-    return number(value << 1 ^ value >> 63)
+    return number(without_sign(value))
 
 
 def read_number(content, at):
@@ -41,7 +45,8 @@ def read_number(content, at):
 
 def frame_streams(frames, address):
     """The lengths and kinds of the records of `.eh_frame`, the addresses and sizes of functions, the addresses of their
-    exception tables, and the other bytes of the records. Also returns these addresses."""
+    exception tables, and the other bytes of the records. Also returns these addresses. The kind is 0 for a record that is
+    common to functions, 1 for a function, and 2 for a function with an exception table."""
     lengths, kinds, codes, sizes, exceptions, rest = streams = [bytearray() for _ in range(6)]
     at, common, code, exception, tables = 0, 0, 0, 0, set()
     while at < len(frames):
@@ -107,7 +112,7 @@ def exception_streams(content, starts):
             before = begin + size
             sizes += number(size)
             # Zero if the call drops nothing.
-            pads += number(0) if own == 0 else number(1 + (own - pad << 1 ^ own - pad >> 63))
+            pads += number(0) if own == 0 else number(1 + without_sign(own - pad))
             pad = own or pad
             actions += number(action)
         rest += number(end - at) + content[at:end]
@@ -128,7 +133,9 @@ def pack(program):
         return
     place, frames, exceptions = named[b".unwind_place"], named[b".eh_frame"], named[b".gcc_except_table"]
     end = exceptions.address + exceptions.size
-    (segment,) = (one for one in segments if one.type == LOAD and one.address + one.file_size == end)
+    segment = next((one for one in segments if one.type == LOAD and one.address + one.file_size == end), None)
+    if segment is None:
+        raise ValueError("the unwind tables are not at the end of a segment: see unwind_tables.ld")
     to_offset = segment.offset - segment.address
 
     streams, tables = frame_streams(content[frames.offset : frames.offset + frames.size], frames.address)

@@ -285,6 +285,18 @@ fn a_log_out_ends_the_login_on_all_replicas() {
     assert_eq!(status(&streaming), 303);
 }
 
+/// Prompts a new session and disconnects. Returns the session, which no replica owns any more.
+async fn leave_session(replicas: &Replicas) -> String {
+    let mut client = replicas.client(0).await;
+    let session = replicas.new_session(&mut client).await;
+    client.say(&prompt(&session, "hello")).await;
+    assert_eq!(client.answer(9).await["result"]["stopReason"], "end_turn");
+    drop(client);
+    let owner = format!("SELECT replica IS NULL FROM ownership WHERE session = '{session}'");
+    eventually("the session is given back", || replicas.sql(&owner) == "t");
+    session
+}
+
 /// A session whose last connection is gone moves to the replica that loads it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_session_moves_to_the_replica_that_loads_it() {
@@ -293,13 +305,7 @@ async fn an_idle_session_moves_to_the_replica_that_loads_it() {
     }
     let model = ScriptedModel::new(|_| Answer::Says(vec!["done".to_owned()]));
     let replicas = Replicas::start(2, &model);
-    let mut first = replicas.client(0).await;
-    let session = replicas.new_session(&mut first).await;
-    first.say(&prompt(&session, "hello")).await;
-    assert_eq!(first.answer(9).await["result"]["stopReason"], "end_turn");
-    drop(first);
-    let owner = format!("SELECT replica IS NULL FROM ownership WHERE session = '{session}'");
-    eventually("the session is given back", || replicas.sql(&owner) == "t");
+    let session = leave_session(&replicas).await;
     let mut second = replicas.client(1).await;
     let loaded = replicas.load(&mut second, 2, &session).await;
     assert!(loaded.last().unwrap()["result"].is_object(), "{loaded:?}");
@@ -319,13 +325,7 @@ async fn a_client_waits_while_another_replica_reads_nothing() {
     }
     let model = ScriptedModel::new(|_| Answer::Says(vec!["done".to_owned()]));
     let replicas = Replicas::start(1, &model);
-    let mut first = replicas.client(0).await;
-    let session = replicas.new_session(&mut first).await;
-    first.say(&prompt(&session, "hello")).await;
-    assert_eq!(first.answer(9).await["result"]["stopReason"], "end_turn");
-    drop(first);
-    let owner = format!("SELECT replica IS NULL FROM ownership WHERE session = '{session}'");
-    eventually("the session is given back", || replicas.sql(&owner) == "t");
+    let session = leave_session(&replicas).await;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     replicas.add_played("quiet", listener.local_addr().unwrap());
     replicas.sql(&format!("UPDATE ownership SET replica = 'quiet' WHERE session = '{session}'"));
