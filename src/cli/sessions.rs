@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::folders::Folders;
 use super::output::{BOLD, CommandError, CommandOutput, QUIET, display_line};
 use super::private_files::write_export;
+use super::retention;
 use super::runtime;
 use super::store_failure::store_failure;
 use crate::agents::TurnLimits;
@@ -242,22 +243,23 @@ async fn delete(
     for id in holders {
         holds.push(whole.hold_for_deletion(id).await.map_err(|error| deletion_failure(id, &error))?);
     }
-    let mut deleted = Vec::new();
+    let (mut deleted, mut left) = (Vec::new(), Vec::new());
     for session in &found {
-        if whole.delete(&session.id).await.map_err(|error| runtime::session_failure(&error))? {
+        if let Some(files) = whole.delete(&session.id).await.map_err(|error| runtime::session_failure(&error))? {
             deleted.push(session);
+            left.extend(files);
         }
     }
     drop(holds);
     if json {
         let ids: Vec<_> = deleted.iter().map(|session| &session.id).collect();
         print_json(&json!({"deleted": ids}), output);
-        return Ok(());
+    } else {
+        for session in &deleted {
+            output.line(&format!("deleted {}  {}", session.id, title(session.title.as_deref())));
+        }
     }
-    for session in &deleted {
-        output.line(&format!("deleted {}  {}", session.id, title(session.title.as_deref())));
-    }
-    Ok(())
+    retention::check_left(&left)
 }
 
 fn deletion_failure(id: &str, error: &SessionError) -> CommandError {

@@ -224,13 +224,13 @@ async fn no_principal_reaches_a_session_of_another() {
             store.remove_state(id, "test", "key");
             assert!(store.flush(id).await.is_err());
             assert_eq!(store.copy(id).await.expect("read"), None);
-            assert!(!reader.delete(id).await.expect("read"));
+            assert_eq!(reader.delete(id).await.expect("read"), None);
         }
     }
     for (sessions, session) in owners.iter().zip(&open) {
         let whole = everything_about(sessions.store(), session.id()).await;
         assert!(whole.contains("zebra") && !whole.contains("giraffe"), "{whole}");
-        assert!(sessions.delete(session.id()).await.expect("deleted"));
+        assert_eq!(sessions.delete(session.id()).await.expect("deleted"), Some(Vec::new()));
     }
     server.wired.stop().await;
 }
@@ -245,7 +245,7 @@ async fn a_session_without_a_message_is_as_private_as_a_stored_one() {
     assert!(ann.store().find(id).await.expect("read").is_some());
     assert_eq!(bob.store().find(id).await.expect("read"), None);
     assert_eq!(bob.store().copy(id).await.expect("read"), None);
-    assert!(!bob.delete(id).await.expect("read"));
+    assert_eq!(bob.delete(id).await.expect("read"), None);
     bob.store().change(id, SessionChange { mode: Some("other".to_owned()), ..SessionChange::default() });
     let found = ann.store().find(id).await.expect("read").expect("still there");
     assert_eq!(found.mode, "all");
@@ -447,7 +447,7 @@ async fn sessions_work_only_below_the_roots() {
     let elsewhere = server.sessions.with_grant(SessionGrant::new(principal("ann"), limits));
     assert_eq!(elsewhere.store().list(ListFilter::default()).await.expect("read"), []);
     assert_eq!(elsewhere.store().find(stored.id()).await.expect("read"), None);
-    assert!(!elsewhere.delete(stored.id()).await.expect("read"));
+    assert_eq!(elsewhere.delete(stored.id()).await.expect("read"), None);
     // Nor does one with other modes.
     let others = server.sessions_of("ann", TokenLimits { modes: globs(&["coding/*"]), ..TokenLimits::default() });
     assert_eq!(others.store().list(ListFilter::default()).await.expect("read"), []);

@@ -328,6 +328,23 @@ fn delete_says_what_it_deleted_and_a_mistake_deletes_nothing() {
 }
 
 #[test]
+fn delete_names_a_file_that_stays() {
+    let sandbox = Sandbox::new();
+    let id = stored_here(&sandbox, turn("a", "b"));
+    // A file where the folder of the session should be cannot be removed as a folder.
+    let file = sandbox.path(&format!("data/state/scratch/{id}"));
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "no folder").unwrap();
+    let run = sandbox.skein(&["sessions", "delete", &id]);
+    assert_eq!((run.code, run.stdout), (1, format!("deleted {id}  Notes\n")), "{}", run.stderr);
+    let problem = format!("1 files or folders of sessions are left, such as {}", file.display());
+    assert!(run.stderr.contains(&problem), "{}", run.stderr);
+    std::fs::remove_file(&file).unwrap();
+    let prune = sandbox.skein(&["store", "prune"]);
+    assert!(prune.stderr.contains("removed the files of 1 sessions"), "{}{}", prune.stdout, prune.stderr);
+}
+
+#[test]
 fn an_unknown_id_exits_4_with_the_nearest_one() {
     let sandbox = Sandbox::new();
     let id = stored_here(&sandbox, turn("a", "b"));

@@ -23,34 +23,40 @@ impl Sessions {
         Ok(Some(run_blocking(move || store.hold_alone(&session)).await?))
     }
 
-    /// Deletes a session, its child sessions, their scratch folders and checkpoints. Returns false if there was no such session.
-    pub async fn delete(&self, id: &str) -> Result<bool, SessionError> {
+    /// Deletes a session, its child sessions, their scratch folders and checkpoints. Returns the files that are left, with
+    /// the reasons, or `None` if there was no such session.
+    pub async fn delete(&self, id: &str) -> Result<Option<Vec<String>>, SessionError> {
         let children = ListFilter { parent: Some(id.to_owned()), ..ListFilter::default() };
+        let mut left = Vec::new();
         for child in self.store.list(children).await? {
-            self.delete_one(&child.id).await?;
+            left.extend(self.delete_one(&child.id).await?.unwrap_or_default());
         }
-        self.delete_one(id).await
+        let own = self.delete_one(id).await?;
+        Ok(own.map(|own| {
+            left.extend(own);
+            left
+        }))
     }
 
-    async fn delete_one(&self, id: &str) -> Result<bool, SessionError> {
+    async fn delete_one(&self, id: &str) -> Result<Option<Vec<String>>, SessionError> {
         let stored = self.store.find(id).await?;
         let is_stored = stored.is_some();
         // A child session shares the folder of its parent.
         let own = stored.filter(|stored| stored.files == SessionFiles::Own && stored.parent.is_none());
-        let left = [LeftSession { id: id.to_owned(), own_folder: own.map(|stored| stored.cwd) }];
-        let record = if is_stored { self.note(&left).await? } else { None };
+        let deleted = [LeftSession { id: id.to_owned(), own_folder: own.map(|stored| stored.cwd) }];
+        let record = if is_stored { self.note(&deleted).await? } else { None };
         let Some(children) = self.store.delete_family(id).await? else {
             record.into_iter().for_each(RemovalRecord::finish);
-            return Ok(false);
+            return Ok(None);
         };
-        self.remove_left(record, &left).await;
+        let mut left = self.remove_left(record, &deleted).await;
         // A turn in another process may have created them since the caller looked for them.
         if !children.is_empty() {
-            let left: Vec<_> = children.into_iter().map(|id| LeftSession { id, own_folder: None }).collect();
-            let record = self.note(&left).await?;
-            self.remove_left(record, &left).await;
+            let deleted: Vec<_> = children.into_iter().map(|id| LeftSession { id, own_folder: None }).collect();
+            let record = self.note(&deleted).await?;
+            left.extend(self.remove_left(record, &deleted).await);
         }
-        Ok(true)
+        Ok(Some(left))
     }
 
     /// Records sessions whose files are to be removed.
@@ -305,8 +311,9 @@ mod tests {
         let folders = machine.add_files(&id);
         std::fs::remove_dir_all(&folders[1]).unwrap();
         std::fs::write(&folders[1], "no folder").unwrap();
-        assert!(machine.sessions.delete(&id).await.unwrap());
+        let left = machine.sessions.delete(&id).await.unwrap().unwrap();
         assert!(!folders[0].exists() && folders[1].exists());
+        assert_eq!(left.len(), 1, "{left:?}");
         let (count, left) = machine.sessions.finish_removals(&machine.place).await.unwrap();
         assert_eq!((count, left.len()), (0, 1), "{left:?}");
         assert_eq!(machine.records(), 1);
@@ -320,8 +327,8 @@ mod tests {
         let machine = Machine::new();
         let id = machine.add_session().await;
         let files = machine.add_files(&id);
-        assert!(machine.sessions.delete(&id).await.unwrap());
-        assert!(!machine.sessions.delete(&id).await.unwrap(), "it is gone");
+        assert_eq!(machine.sessions.delete(&id).await.unwrap(), Some(Vec::new()));
+        assert_eq!(machine.sessions.delete(&id).await.unwrap(), None, "it is gone");
         assert!(files.iter().all(|folder| !folder.exists()));
         assert_eq!(machine.records(), 0);
     }
@@ -333,7 +340,7 @@ mod tests {
         // The caller has looked for child sessions before.
         let child = machine.add_child(Some(id.clone())).await;
         let files = [machine.add_files(&id), machine.add_files(&child)].concat();
-        assert!(machine.sessions.delete_one(&id).await.unwrap());
+        assert_eq!(machine.sessions.delete_one(&id).await.unwrap(), Some(Vec::new()));
         assert!(machine.sessions.store.find(&child).await.unwrap().is_none());
         assert!(files.iter().all(|folder| !folder.exists()));
         assert_eq!(machine.records(), 0);
