@@ -17,7 +17,7 @@ const MAX_FIRST_LINE: u64 = 64 * 1024 * 1024;
 pub enum RecordingFileError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("the file is not empty, and its first line is no line of a recording")]
+    #[error("the file is not empty, and its first line is no line of a recording that this version of Skein reads")]
     Foreign,
 }
 

@@ -33,6 +33,12 @@ struct CassetteVersion {
     version: Option<u64>,
 }
 
+/// Returns the form that a first line names, if this Skein does not know it.
+fn newer_version(line: &str) -> Option<u64> {
+    let CassetteVersion { version } = serde_json::from_str(line).ok()?;
+    version.filter(|found| *found > VERSION)
+}
+
 /// One line of a cassette.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct CassetteLine {
@@ -159,7 +165,8 @@ enum CassetteMode {
 impl Cassette {
     /// Records to a file. Fails if it has content that is no recording. An earlier recording stays until the first line.
     pub fn to_file(path: &Path) -> Result<Self, RecordError> {
-        let is_line = |line: &str| serde_json::from_str::<CassetteLine>(line).is_ok();
+        // Lines of a newer Skein may have more fields. That Skein still needs them.
+        let is_line = |line: &str| newer_version(line).is_none() && serde_json::from_str::<CassetteLine>(line).is_ok();
         let file = RecordingFile::open(path, is_line).map_err(|error| unusable(path, &error))?;
         Ok(Self(Arc::new(CassetteMode::Recording { file, failure: OnceLock::new() })))
     }
@@ -175,8 +182,7 @@ impl Cassette {
                 continue;
             }
             if interactions.is_empty()
-                && let Ok(CassetteVersion { version: Some(found) }) = serde_json::from_str(&text)
-                && found > VERSION
+                && let Some(found) = newer_version(&text)
             {
                 return Err(RecordError::Newer { file: path.display().to_string(), found });
             }

@@ -172,7 +172,7 @@ fn a_failed_run_keeps_an_earlier_recording() {
     let run = sandbox.skein(&["run", "--record-model", "model.jsonl", "--resume", "nope", "x"]);
     assert_eq!(run.code, 4, "{}", run.whole());
     let run = sandbox.skein(&["--record", "keep.txt", "run", "x"]);
-    let refusal = "cannot use keep.txt: the file is not empty, and its first line is no line of a recording";
+    let refusal = "cannot use keep.txt: the file is not empty, and its first line is no line of a recording that this version of Skein reads";
     assert!(run.code == 2 && run.stderr.contains(refusal), "{}", run.whole());
     let kept = ["services.jsonl", "model.jsonl", "keep.txt"].map(|file| read(sandbox.path("project").join(file)));
     assert_eq!(kept, [services.as_str(), model, "notes\n"]);

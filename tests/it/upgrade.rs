@@ -200,6 +200,20 @@ fn newer_recordings_are_refused() {
 }
 
 #[test]
+fn newer_recordings_are_not_overwritten() {
+    let sandbox = newest_machine();
+    for (flag, file) in [("--record", "recorded-services.jsonl"), ("--record-model", "recorded-model.jsonl")] {
+        // Lines of the present form, with a number and a field that a newer form may have.
+        let newer = read(sandbox.path(file)).replacen('{', "{\"version\":2,\"place\":\"here\",", 1);
+        sandbox.write(file, &newer);
+        let run = sandbox.skein(&["run", "-a", "goose", "-m", "assistant", flag, &format!("../{file}"), "list"]);
+        assert_eq!(run.code, 2, "{flag}: {}", run.whole());
+        assert!(run.stderr.contains("is no line of a recording that this version of Skein reads"), "{}", run.whole());
+        assert_eq!(read(sandbox.path(file)), newer);
+    }
+}
+
+#[test]
 fn newer_manifests_and_configs_are_refused_with_their_place() {
     let sandbox = newest_machine();
     for file in ["project/.skein/agents/notes.yaml", "project/.skein/services/clock.yaml", "config/config.yaml"] {
