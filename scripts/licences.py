@@ -16,7 +16,7 @@ allowed = set(rules["licenses"]["allow"])
 
 metadata = json.loads(
     subprocess.run(
-        ["cargo", "metadata", "--locked", "--format-version", "1"], cwd=root, check=True, capture_output=True
+        ["cargo", "metadata", "--locked", "--all-features", "--format-version", "1"], cwd=root, check=True, capture_output=True
     ).stdout
 )
 

@@ -189,6 +189,11 @@ fn notes_are_unreleased_until_the_version_has_a_section() {
     let (notes, said) = release_with(&format!("{unreleased}\n{section}"), true);
     assert_eq!(notes, Some(format!("# Skein {VERSION}\n\n- Three.\n")), "{said}");
     assert!(!said.contains("[Unreleased]"), "{said}");
+    run(git(&sandbox, "clone").args(["tag", "--delete", &format!("v{VERSION}")]));
+    run(git(&sandbox, "clone").args(["tag", "v99.0.0"]));
+    let (notes, said) = release_with(&format!("{unreleased}\n{section}"), false);
+    assert_eq!(notes, None, "{said}");
+    assert!(said.contains(&format!("this commit has the tag v99.0.0, and Cargo.toml says {VERSION}\n")), "{said}");
     sandbox.write("clone/README.md", "another text");
     let output = release_in(&sandbox, "clone").output().expect("the script starts");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -224,11 +229,34 @@ fn archive_and_debian_package_hold_a_program_that_runs() {
     ] {
         assert!(package.join("usr/share").join(file).is_file(), "{file}");
     }
+    let licences = read(archive.join("THIRD-PARTY-LICENSES"));
+    for part in ["\ntokio ", "\nrusqlite ", "Fabrice Bellard", "Copyright (c) Max Brunsfeld <", "WITHOUT WARRANTY"] {
+        assert!(licences.contains(part), "{part:?}");
+    }
+    assert!(!licences.contains("\ncriterion "), "crates of the tests are not in the program");
     let unit = read(package.join("usr/share/doc/skein/examples/skein.service"));
     assert!(unit.contains("ExecStart=/usr/bin/skein serve"), "the unit starts the program of the package: {unit}");
     let mut field = Command::new("dpkg-deb");
     field.arg("--field").arg(files.join(format!("skein_{VERSION}_amd64.deb"))).args(["Package", "Version"]);
     assert_eq!(run(&mut field), format!("Package: skein\nVersion: {VERSION}\n"));
+}
+
+/// The program under test is linked with shared libraries, like that of a release.
+#[test]
+fn the_debian_package_names_the_libraries_that_the_program_needs() {
+    if !full_tests() {
+        return;
+    }
+    require_full_tests("python3");
+    let sandbox = Sandbox::new();
+    let mut script = Command::new(repository("scripts/release"));
+    script.arg("--snapshot").arg("--program").arg(env!("CARGO_BIN_EXE_skein"));
+    run(script.arg("--output").arg(sandbox.path("files")).env("SOURCE_DATE_EPOCH", "1700000000"));
+    let mut field = Command::new("dpkg-deb");
+    field.arg("--field").arg(sandbox.path(&format!("files/skein_{VERSION}_amd64.deb"))).arg("Depends");
+    let depends = run(&mut field);
+    let version = depends.trim().strip_prefix("libc6 (>= 2.").and_then(|rest| rest.strip_suffix("), libgcc-s1"));
+    assert!(version.is_some_and(|minor| minor.parse::<u32>().is_ok_and(|minor| minor > 16)), "{depends}");
 }
 
 /// npm finds the package in its file, so it needs no registry.
@@ -281,6 +309,9 @@ fn the_bill_of_materials_lists_what_is_in_the_program() {
     let bill: Value = serde_json::from_str(&read(&file)).expect("JSON");
     assert_eq!((&bill["bomFormat"], &bill["specVersion"]), (&json!("CycloneDX"), &json!("1.6")));
     assert_eq!(bill["metadata"]["component"]["purl"], format!("pkg:cargo/skein@{VERSION}"));
+    let properties = &bill["metadata"]["properties"];
+    assert_eq!(properties[0]["name"], "skein:build:rustc");
+    assert!(properties[0]["value"].as_str().is_some_and(|version| version.starts_with("rustc 1.")), "{properties}");
     let list = |value: &Value| value.as_array().expect("a list").clone();
     let text = |value: &Value| value.as_str().expect("text").to_owned();
     let components = list(&bill["components"]);
