@@ -39,6 +39,11 @@ fn turn(prompt: &str, answer: &str) -> Vec<NewEvent> {
 
 /// The id of a session that this sandbox has stored.
 fn store(sandbox: &Sandbox, cwd: &Path, title: &str, events: Vec<NewEvent>) -> String {
+    store_child(sandbox, cwd, title, events, None)
+}
+
+/// The same for a session that worked for `parent`.
+fn store_child(sandbox: &Sandbox, cwd: &Path, title: &str, events: Vec<NewEvent>, parent: Option<&str>) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let sessions = SessionStore::open(&sandbox.path("data")).unwrap();
@@ -49,7 +54,7 @@ fn store(sandbox: &Sandbox, cwd: &Path, title: &str, events: Vec<NewEvent>) -> S
             mode: "assistant".to_owned(),
             model: "offline".to_owned(),
             approval: None,
-            parent: None,
+            parent: parent.map(str::to_owned),
             files: skein::principal::SessionFiles::Server,
         };
         let id = sessions.create(new).await.unwrap();
@@ -421,5 +426,27 @@ fn stats_draw_a_chart_or_say_that_there_is_nothing() {
     let drawn = sandbox.skein(&["sessions", "stats", "--chart", "tokens.svg"]);
     assert_eq!(drawn.code, 0, "{}", drawn.whole());
     let svg = std::fs::read_to_string(sandbox.path("project/tokens.svg")).unwrap();
-    assert!(svg.starts_with("<svg") && svg.contains("Tokens per day"), "{svg}");
+    assert!(svg.starts_with("<svg"), "{svg}");
+    for title in
+        ["Turns per day", "Tokens per day", "Cost per day in USD", "Tool calls per day", "Minutes in turns per day"]
+    {
+        assert!(svg.contains(&format!("<title>{title}</title>")), "{title} is not in {svg}");
+    }
+    let nested: Vec<_> = svg.match_indices("<svg x=").collect();
+    assert_eq!((nested.len(), svg.matches("</svg>").count()), (5, 6), "{svg}");
+}
+
+/// Tokens and cost of a session have those of its child sessions, so the calls have them too.
+#[test]
+fn stats_count_the_calls_of_child_sessions() {
+    let sandbox = Sandbox::new();
+    let id = stored_here(&sandbox, turn("hello", "hi"));
+    store_child(&sandbox, &sandbox.path("project"), "Task", turn("work", "done"), Some(&id));
+    let stats = sandbox.skein(&["sessions", "stats", "--json"]).json();
+    assert_eq!((&stats["sessions"], &stats["turns"], &stats["input"]), (&json!(1), &json!(1), &json!(120)));
+    let tool = &stats["tools"]["developer__read"];
+    assert_eq!((&tool["calls"], &tool["errors"]), (&json!(2), &json!(2)));
+    let days = stats["days"].as_object().unwrap();
+    let sum = |key: &str| days.values().filter_map(|day| day[key].as_f64()).sum::<f64>();
+    assert_eq!((sum("turns"), sum("calls"), sum("errors"), sum("cost")), (1.0, 2.0, 2.0, 0.0123));
 }

@@ -12,10 +12,23 @@ use super::super::store_failure::store_failure;
 use crate::agents::{Event, TurnEnd};
 use crate::chart::{self, ChartData, ChartKind, ChartOptions, ChartSpec, DataTable};
 use crate::clock;
-use crate::store::{SessionStore, StoredEvent, StoredSession};
+use crate::store::{ListFilter, SessionStore, StoreError, StoredEvent, StoredSession};
 
 /// Tools that the text shows. JSON has all.
 const MAX_TOOLS: usize = 20;
+
+/// The charts of a picture: the title, and the columns that each bar of a day consists of.
+const CHARTS: [(&str, &[&str]); 5] = [
+    ("Turns per day", &["turns"]),
+    ("Tokens per day", &["input", "output"]),
+    ("Cost per day in USD", &["cost"]),
+    ("Tool calls per day", &["successful", "failed"]),
+    ("Minutes in turns per day", &["minutes"]),
+];
+/// Charts side by side.
+const CHART_COLUMNS: usize = 2;
+/// The size of the picture for each unit of a chart.
+const CHART_SCALE: f64 = 0.75;
 
 #[derive(Debug, Args)]
 pub(super) struct StatsArgs {
@@ -24,7 +37,7 @@ pub(super) struct StatsArgs {
     /// Count sessions of every folder
     #[arg(long, conflicts_with = "id")]
     pub(super) all: bool,
-    /// Also draw the tokens of each day to this SVG file
+    /// Also draw turns, tokens, cost, tools and times by day as SVG
     #[arg(long, value_name = "FILE")]
     pub(super) chart: Option<PathBuf>,
     /// Replace the file of the chart if it exists
@@ -46,6 +59,7 @@ pub(super) struct SessionStats {
     cached: u64,
     /// `None` if no session has a known cost.
     cost: Option<f64>,
+    /// With the calls of child sessions, whose tokens and cost are part of those of their parents.
     tools: BTreeMap<String, ToolStats>,
     days: BTreeMap<String, DayStats>,
     /// Events that this Skein cannot read.
@@ -62,8 +76,13 @@ struct ToolStats {
 #[derive(Debug, Default, PartialEq, Serialize)]
 struct DayStats {
     turns: usize,
+    turn_time: u64,
     input: u64,
     output: u64,
+    /// The cost of the sessions that changed last on this day. `None` if none of them has a known cost.
+    cost: Option<f64>,
+    calls: usize,
+    errors: usize,
 }
 
 impl SessionStats {
@@ -74,8 +93,31 @@ impl SessionStats {
         self.cached += session.spent.cached;
         if let Some(cost) = session.spent.cost {
             *self.cost.get_or_insert(0.0) += cost;
+            *self.day(session.updated_at).cost.get_or_insert(0.0) += cost;
         }
         self.add_events(events);
+    }
+
+    /// Adds the calls of a child session.
+    fn add_child(&mut self, events: &[StoredEvent]) {
+        let mut child = Self::default();
+        child.add_events(events);
+        self.unreadable += child.unreadable;
+        for (name, ToolStats { calls, errors, time }) in child.tools {
+            let tool = self.tools.entry(name).or_default();
+            tool.calls += calls;
+            tool.errors += errors;
+            tool.time += time;
+        }
+        for (day, DayStats { calls, errors, .. }) in child.days {
+            let day = self.days.entry(day).or_default();
+            day.calls += calls;
+            day.errors += errors;
+        }
+    }
+
+    fn day(&mut self, at: u64) -> &mut DayStats {
+        self.days.entry(clock::date(at)).or_default()
     }
 
     fn add_events(&mut self, events: &[StoredEvent]) {
@@ -102,6 +144,9 @@ impl SessionStats {
                         tool.errors += usize::from(outcome.is_error);
                         let start = calls.remove(id).unwrap_or(event.at);
                         tool.time += event.at.saturating_sub(start);
+                        let day = self.day(event.at);
+                        day.calls += 1;
+                        day.errors += usize::from(outcome.is_error);
                     }
                     Event::TurnEnded { end } => {
                         let time = event.at.saturating_sub(turn_start.take().unwrap_or(event.at));
@@ -123,8 +168,9 @@ impl SessionStats {
         // The name of the reason, as the store has it.
         let reason = json!(end.ending)["reason"].as_str().unwrap_or("unknown").to_owned();
         *self.ends.entry(reason).or_default() += 1;
-        let day = self.days.entry(clock::date(at)).or_default();
+        let day = self.day(at);
         day.turns += 1;
+        day.turn_time += time;
         day.input += end.usage.input;
         day.output += end.usage.output;
     }
@@ -160,33 +206,49 @@ impl SessionStats {
         }
     }
 
-    /// Draws the tokens of each day.
+    /// Draws the figures of each day as one picture with a chart for each of them.
     fn draw(&self) -> Result<String, CommandError> {
         if self.days.is_empty() {
             return Err(CommandError::work("there is no turn to draw", "run one first, or use --all"));
         }
-        let rows: Vec<_> =
-            self.days.iter().map(|(day, of)| json!({"day": day, "input": of.input, "output": of.output})).collect();
-        let failure = |error: chart::ChartError| CommandError::work(format!("no chart: {error}"), "report this");
-        let options = ChartOptions {
-            x: Some("day".to_owned()),
-            y: vec!["input".to_owned(), "output".to_owned()],
-            stacked: true,
-            ..ChartOptions::default()
+        let row = |(day, of): (&String, &DayStats)| {
+            json!({"day": day, "turns": of.turns, "input": of.input, "output": of.output, "cost": of.cost,
+                "successful": of.calls - of.errors, "failed": of.errors, "minutes": of.turn_time as f64 / 60_000.0})
         };
-        let data = ChartData::Table(DataTable::from_json(&json!(rows)).map_err(failure)?);
-        let title = Some("Tokens per day".to_owned());
-        let picture = chart::draw(&ChartSpec { kind: ChartKind::Bar, data, title, options }).map_err(failure)?;
-        Ok(picture.svg)
+        let rows = json!(self.days.iter().map(row).collect::<Vec<_>>());
+        let failure = |error: chart::ChartError| CommandError::work(format!("no chart: {error}"), "report this");
+        let data = ChartData::Table(DataTable::from_json(&rows).map_err(failure)?);
+        let (mut charts, mut width, mut height) = (String::new(), 0.0_f64, 0.0_f64);
+        // Without a known cost, its chart would be empty.
+        let drawn = CHARTS.iter().filter(|(_, columns)| *columns != ["cost"] || self.cost.is_some());
+        for (index, (title, columns)) in drawn.enumerate() {
+            let y = columns.iter().map(ToString::to_string).collect();
+            let options = ChartOptions { x: Some("day".to_owned()), y, stacked: true, ..ChartOptions::default() };
+            let (data, title) = (data.clone(), Some((*title).to_owned()));
+            let picture = chart::draw(&ChartSpec { kind: ChartKind::Bar, data, title, options }).map_err(failure)?;
+            let (column, line) = (index % CHART_COLUMNS, index / CHART_COLUMNS);
+            let (left, top) = (column as f64 * picture.width, line as f64 * picture.height);
+            charts.push_str(&picture.svg.replacen("<svg ", &format!("<svg x=\"{left}\" y=\"{top}\" "), 1));
+            width = width.max(left + picture.width);
+            height = height.max(top + picture.height);
+        }
+        let (shown_width, shown_height) = (width * CHART_SCALE, height * CHART_SCALE);
+        Ok(format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{shown_width}\" \
+             height=\"{shown_height}\">\n{charts}</svg>\n"
+        ))
     }
 }
 
-/// Returns the figures of these sessions.
-async fn collect(store: &SessionStore, sessions: &[StoredSession]) -> Result<SessionStats, CommandError> {
+/// Returns the figures of these sessions, with the calls of their child sessions.
+async fn collect(store: &SessionStore, sessions: &[StoredSession]) -> Result<SessionStats, StoreError> {
     let mut stats = SessionStats::default();
     for session in sessions {
-        let events = store.events(&session.id).await.map_err(|error| store_failure(&error))?;
-        stats.add(session, &events);
+        stats.add(session, &store.events(&session.id).await?);
+        let children = ListFilter { parent: Some(session.id.clone()), ..ListFilter::default() };
+        for child in store.list(children).await? {
+            stats.add_child(&store.events(&child.id).await?);
+        }
     }
     Ok(stats)
 }
@@ -198,7 +260,7 @@ pub(super) async fn run(
     json: bool,
     output: &mut CommandOutput,
 ) -> Result<(), CommandError> {
-    let stats = collect(store, sessions).await?;
+    let stats = collect(store, sessions).await.map_err(|error| store_failure(&error))?;
     if let Some(file) = &args.chart {
         super::write_file(file, &stats.draw()?, args.force, output)?;
     }
