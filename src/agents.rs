@@ -39,7 +39,7 @@ pub use judge::ModelJudge;
 pub use metered_provider::MeteredProvider;
 pub use models::models;
 pub use recovery::RecoveryPolicy;
-pub use request_span::{EXTERNAL_PROVIDER, provider_name};
+pub use request_span::{finish_reason, provider_name, record_answer, record_external_agent, record_prompt};
 pub use turn_types::{StopReason, TurnEnd, TurnInput, TurnLimits};
 
 use std::sync::Arc;

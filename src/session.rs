@@ -423,6 +423,7 @@ impl Session {
 
     fn clear_turn(&self) {
         self.notices.detach();
+        self.context.set_turn_span(None);
         *lock(&self.turn) = None;
     }
 

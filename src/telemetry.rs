@@ -37,6 +37,7 @@ impl WorkSpan {
             parent: &self.0,
             "turn",
             "otel.name" = format!("invoke_agent {agent}"),
+            "otel.kind" = Empty,
             "gen_ai.operation.name" = "invoke_agent",
             "gen_ai.provider.name" = provider,
             "gen_ai.agent.name" = agent,
@@ -68,16 +69,30 @@ impl WorkSpan {
         ))
     }
 
-    /// Opens the span of a tool call. `id` is a label of the call, not an id that a model chose.
-    pub fn tool_call(tool: &str, id: Option<&str>) -> Self {
+    /// Opens the span of a tool call in the session `session`. `id` is a label of the call, not an id that a model chose.
+    /// `turn` is the span of its turn, if the call runs in another task. `None`: the span around it is the current one.
+    pub fn tool_call(tool: &str, id: Option<&str>, session: &str, turn: Option<&Self>) -> Self {
+        let parent = turn.map_or_else(Span::current, |turn| turn.0.clone());
+        Self::open_tool_call(&parent, tool, "function", id, Some(session))
+    }
+
+    /// Opens the span of a call that an external agent makes itself in this turn. `tool` and `id` are no text of the
+    /// agent.
+    pub fn agent_tool_call(&self, tool: &str, id: &str) -> Self {
+        Self::open_tool_call(&self.0, tool, "extension", Some(id), None)
+    }
+
+    fn open_tool_call(parent: &Span, tool: &str, kind: &str, id: Option<&str>, session: Option<&str>) -> Self {
         Self(tracing::info_span!(
             target: SPAN_TARGET,
+            parent: parent,
             "tool call",
             "otel.name" = format!("execute_tool {tool}"),
             "gen_ai.operation.name" = "execute_tool",
             "gen_ai.tool.name" = tool,
-            "gen_ai.tool.type" = "function",
+            "gen_ai.tool.type" = kind,
             "gen_ai.tool.call.id" = id,
+            "gen_ai.conversation.id" = session,
             "error.type" = Empty,
         ))
     }
@@ -114,7 +129,16 @@ impl WorkSpan {
         self.0.record("gen_ai.provider.name", provider);
     }
 
+    /// Reports the work as a request to another program.
+    pub fn mark_client(&self) {
+        self.0.record("otel.kind", "client");
+    }
+
+    /// Records tokens. Nothing is recorded if all are zero: the provider or the agent has reported none.
     pub fn record_tokens(&self, input: u64, output: u64, cached: u64) {
+        if (input, output, cached) == (0, 0, 0) {
+            return;
+        }
         self.0.record("gen_ai.usage.input_tokens", input);
         self.0.record("gen_ai.usage.output_tokens", output);
         self.0.record("gen_ai.usage.cache_read.input_tokens", cached);

@@ -54,6 +54,7 @@ use tokio_util::sync::CancellationToken;
 use crate::conversation::{Content, Message};
 use crate::ids::{ServiceName, ToolName};
 use crate::sandbox::SandboxGate;
+use crate::telemetry::WorkSpan;
 use outer_call::{InnerQuestions, OuterCall};
 
 /// Metadata key under which a built-in tool reports a URL at another host instead of the page. The caller decides about
@@ -127,6 +128,8 @@ pub struct CallContext {
     /// Receives the calls that services make inside this one.
     inner_calls: Option<Arc<dyn InnerCallSink>>,
     gate: Option<Arc<dyn SandboxGate>>,
+    /// The span of the turn, if the call comes from outside its task.
+    pub turn_span: Option<WorkSpan>,
 }
 
 type ActivitySink = Arc<dyn Fn(Activity) + Send + Sync>;
@@ -163,6 +166,7 @@ impl CallContext {
             outer: None,
             questions: Arc::default(),
             inner_calls: None,
+            turn_span: None,
         }
     }
 
@@ -181,6 +185,13 @@ impl CallContext {
     #[must_use]
     pub fn with_view(mut self, view: ExchangeView) -> Self {
         self.view = view;
+        self
+    }
+
+    /// Reports the call as part of the turn that the session runs now, although another task makes it.
+    #[must_use]
+    pub fn in_running_turn(mut self) -> Self {
+        self.turn_span = self.session.turn_span();
         self
     }
 
@@ -262,7 +273,8 @@ impl CallContext {
     /// it.
     #[must_use]
     pub fn detach(&self) -> Self {
-        Self { cancel: CancellationToken::new(), activity: None, asker: None, client_asker: None, ..self.clone() }
+        let cancel = CancellationToken::new();
+        Self { cancel, activity: None, asker: None, client_asker: None, turn_span: None, ..self.clone() }
     }
 
     pub fn report(&self, activity: Activity) {

@@ -86,7 +86,8 @@ impl CallOrigin {
                 ErrorData::invalid_request(problem, None)
             })?,
         };
-        Ok((context.with_cancel(request.ct.child_token()), end))
+        // The task of the turn does not make the call.
+        Ok((context.in_running_turn().with_cancel(request.ct.child_token()), end))
     }
 }
 

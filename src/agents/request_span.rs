@@ -1,14 +1,19 @@
-//! Reports each request to a model as a span.
+//! Reports each request to a model as a span, and what spans of turns have of external agents.
+
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::{ExternalAgent, StopReason};
 use crate::conversation::{Content, Message, MessagePart, Role, Usage};
 use crate::ids::ModelRef;
 use crate::llm::{LlmError, ModelRequest, ModelStop, Provider};
 use crate::telemetry::{WorkSpan, fit_list};
 
-/// The provider of external agents in spans.
-pub const EXTERNAL_PROVIDER: &str = "acp";
+/// The provider of external agents that are programs, in spans.
+const PROGRAM_PROVIDER: &str = "acp";
+/// The provider of remote agents in spans.
+const REMOTE_PROVIDER: &str = "a2a";
 
 /// Opens the span of a request. It has the messages only if the user asked for message content.
 pub(super) fn open_request_span(provider: &dyn Provider, request: &ModelRequest) -> WorkSpan {
@@ -32,8 +37,48 @@ pub(super) fn open_request_span(provider: &dyn Provider, request: &ModelRequest)
 pub fn provider_name(model: &ModelRef) -> &str {
     match model {
         ModelRef::Hosted { provider, .. } => convention_name(provider),
-        ModelRef::External(_) => EXTERNAL_PROVIDER,
+        ModelRef::External(_) => PROGRAM_PROVIDER,
         ModelRef::Offline | ModelRef::Replay(_) | ModelRef::Malformed(_) => "skein",
+    }
+}
+
+/// Records that an external agent runs a turn. A remote agent is a server, and Skein its client.
+pub fn record_external_agent(span: &WorkSpan, agent: &ExternalAgent) {
+    match agent {
+        ExternalAgent::Program(_) => span.record_provider(PROGRAM_PROVIDER),
+        ExternalAgent::Remote(_) => {
+            span.record_provider(REMOTE_PROVIDER);
+            span.mark_client();
+        }
+    }
+}
+
+/// Adds the prompt of a turn, if the user asked for message content.
+pub fn record_prompt(span: &WorkSpan, prompt: &[Content]) {
+    span.content("gen_ai.input.messages", || {
+        let parts = Value::from_iter(prompt.iter().map(content_value));
+        fit_list(&[json!({"role": "user", "parts": parts})])
+    });
+}
+
+/// Adds what an external agent said in a turn, if the user asked for message content.
+pub fn record_answer(span: &WorkSpan, answer: &[Arc<Message>], ending: &StopReason) {
+    span.content("gen_ai.output.messages", || {
+        let parts = answer.iter().filter(|message| message.role == Role::Assistant).flat_map(|message| &message.parts);
+        let parts = Value::from_iter(parts.map(part_value));
+        let reason = finish_reason(ending).unwrap_or("error");
+        fit_list(&[json!({"role": "assistant", "parts": parts, "finish_reason": reason})])
+    });
+}
+
+/// Returns the name of a stop reason in the conventions. `None` if the turn failed or was cancelled.
+pub fn finish_reason(ending: &StopReason) -> Option<&'static str> {
+    match ending {
+        StopReason::EndTurn => Some("stop"),
+        StopReason::MaxTokens => Some("length"),
+        StopReason::Refusal => Some("content_filter"),
+        StopReason::CallRefused { .. } => Some("call_refused"),
+        StopReason::Cancelled | StopReason::Exhausted { .. } | StopReason::Failed { .. } => None,
     }
 }
 
@@ -106,8 +151,9 @@ fn part_value(part: &MessagePart) -> Value {
 
 /// Returns the text of content. Pictures and files are too large for an attribute.
 fn content_value(content: &Content) -> Value {
-    match content.as_text() {
-        Some(text) => json!({"type": "text", "content": text}),
-        None => json!({"type": "other"}),
+    match (content, content.as_text()) {
+        (Content::Injected(text), _) => json!({"type": "text", "content": text}),
+        (_, Some(text)) => json!({"type": "text", "content": text}),
+        (_, None) => json!({"type": "other"}),
     }
 }

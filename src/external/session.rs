@@ -149,7 +149,8 @@ impl AcpSession {
             Err(error) => return end(StopReason::failure(error.to_string())),
         };
         self.client.begin_turn(cancel);
-        lock(&self.client.relay).begin(Arc::clone(&notifier));
+        let turn_span = self.client.binding().and_then(|bound| bound.session.turn_span());
+        lock(&self.client.relay).begin(Arc::clone(&notifier), turn_span);
         let asking = self.connection.request("session/prompt", json!({"sessionId": self.id(), "prompt": blocks}));
         let answer = self.await_reply(asking, notifier.as_ref(), cancel).await;
         let ending = match answer {

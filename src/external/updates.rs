@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 
 use crate::agents::{ChunkTemplate, Event, Notifier, StatusUpdate};
 use crate::conversation::{Content, Message, MessagePart, Role, ToolUse};
+use crate::ids::call_label;
+use crate::telemetry::{WorkSpan, fit_value};
 use crate::tool::{Activity, ToolOutcome};
 
 /// The params of `session/update`, parsed as far as needed here.
@@ -116,6 +118,8 @@ pub(super) struct UpdateRelay {
     /// Parts of the message that is being collected; `template` is the JSON around its text.
     parts: Vec<MessagePart>,
     template: Option<Arc<ChunkTemplate>>,
+    /// The span of the turn. `None` between turns, and for an agent without a session.
+    turn_span: Option<WorkSpan>,
     /// Calls that have started and not ended, by id.
     calls: BTreeMap<String, ActiveCall>,
     /// Bytes of the updates in this turn.
@@ -126,6 +130,8 @@ pub(super) struct UpdateRelay {
 
 struct ActiveCall {
     name: String,
+    /// `None` if the call began outside a turn.
+    span: Option<WorkSpan>,
     /// The agent asked for permission and did not get it.
     is_refused: bool,
     /// The changes and locations of the call. An update carries the whole list and replaces the earlier one.
@@ -134,10 +140,10 @@ struct ActiveCall {
 }
 
 impl UpdateRelay {
-    pub(super) fn begin(&mut self, notifier: Arc<dyn Notifier>) {
+    pub(super) fn begin(&mut self, notifier: Arc<dyn Notifier>, turn_span: Option<WorkSpan>) {
         // What arrived after the last turn belongs to that turn.
         self.end("the turn had ended", true);
-        *self = Self { notifier: Some(notifier), ..Self::default() };
+        *self = Self { notifier: Some(notifier), turn_span, ..Self::default() };
     }
 
     pub(super) fn notifier(&self) -> Option<Arc<dyn Notifier>> {
@@ -148,7 +154,12 @@ impl UpdateRelay {
     /// the notifier.
     pub(super) fn end(&mut self, why: &str, heard: bool) {
         self.flush();
+        // The span of the turn ends when nothing has it any more.
+        self.turn_span = None;
         for (id, started) in std::mem::take(&mut self.calls) {
+            if let Some(span) = &started.span {
+                span.fail(if started.is_refused { "call_refused" } else { "not_ended" });
+            }
             let failed = json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "failed"});
             let outcome = ToolOutcome::error(format!("it was left open: {why}"));
             let outcome = ToolOutcome { refused: started.is_refused, ..outcome };
@@ -185,6 +196,9 @@ impl UpdateRelay {
             return;
         }
         self.flush();
+        if let Some(span) = self.open_span(id, None, acp::ToolKind::default()) {
+            span.fail("call_refused");
+        }
         for event in refusal_events(call) {
             self.log(event);
         }
@@ -291,6 +305,7 @@ impl UpdateRelay {
                 let fields = acp::ToolCallUpdateFields::new()
                     .title(call.title)
                     .name(call.name)
+                    .kind(call.kind)
                     .status(call.status)
                     .content(call.content)
                     .locations(call.locations)
@@ -310,10 +325,14 @@ impl UpdateRelay {
             let arguments = fields.raw_input.clone().unwrap_or_else(|| json!({}));
             let call = ToolUse::new(id.clone(), name.clone(), arguments);
             means.push(Event::ToolStarted { call, by: None });
-            let started = ActiveCall { name, is_refused: false, changed: Vec::new(), locations: Vec::new() };
+            let span = self.open_span(&id, fields.name.as_deref(), fields.kind.unwrap_or_default());
+            let started = ActiveCall { name, span, is_refused: false, changed: Vec::new(), locations: Vec::new() };
             self.calls.insert(id.clone(), started);
         }
         let Some(started) = self.calls.get_mut(&id) else { return means };
+        if let (Some(span), Some(arguments)) = (&started.span, &fields.raw_input) {
+            span.content("gen_ai.tool.call.arguments", || fit_value(arguments));
+        }
         if let Some(content) = &fields.content {
             started.changed = content.iter().filter_map(change).collect();
         }
@@ -324,12 +343,36 @@ impl UpdateRelay {
         let is_error = status == Some(acp::ToolCallStatus::Failed);
         if is_error || status == Some(acp::ToolCallStatus::Completed) {
             let Some(ended) = self.calls.remove(&id) else { return means };
-            let ActiveCall { name, is_refused: refused, changed, locations: places } = ended;
+            let ActiveCall { name, span, is_refused: refused, changed, locations: places } = ended;
             let activity = [changed, places].concat();
             let outcome = ToolOutcome { is_error, refused, structured: fields.raw_output, ..outcome(fields.content) };
+            if let Some(span) = span {
+                record_outcome(&span, &outcome);
+            }
             means.push(Event::ToolEnded { id, name, outcome, activity });
         }
         means
+    }
+
+    /// Opens the span of a call. A title may be any text, so the tool has the name that the agent gives it, or else
+    /// that of its kind.
+    fn open_span(&self, id: &str, name: Option<&str>, kind: acp::ToolKind) -> Option<WorkSpan> {
+        let turn = self.turn_span.as_ref()?;
+        let kind = json!(kind);
+        let name = name.filter(|name| matches!(call_label(name), Cow::Borrowed(_)));
+        Some(turn.agent_tool_call(name.or(kind.as_str()).unwrap_or("other"), &call_label(id)))
+    }
+}
+
+fn record_outcome(span: &WorkSpan, outcome: &ToolOutcome) {
+    span.content("gen_ai.tool.call.result", || match &outcome.structured {
+        Some(value) => fit_value(value),
+        None => outcome.all_text(),
+    });
+    if outcome.refused {
+        span.fail("call_refused");
+    } else if outcome.is_error {
+        span.fail("tool_error");
     }
 }
 

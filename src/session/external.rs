@@ -11,10 +11,12 @@ use super::recorder::row;
 use super::setup::SessionSetup;
 use super::{PromptError, Session, SessionError};
 use crate::agents::{
-    BudgetMeter, Event, ExternalAgentError, ExternalOptionError, ExternalSession, ExternalSessionRequest, History,
-    Notifier, StatusUpdate, StopReason, TurnEnd, TurnInput, emit_completed_call,
+    BudgetMeter, Event, ExternalAgent, ExternalAgentError, ExternalOptionError, ExternalSession,
+    ExternalSessionRequest, History, Notifier, StatusUpdate, StopReason, TurnEnd, TurnInput, emit_completed_call,
+    record_answer, record_prompt,
 };
 use crate::conversation::{Content, Message, Role, Usage};
+use crate::telemetry::WorkSpan;
 use crate::tool::truncate;
 
 /// Maximum bytes of missed messages that an agent receives.
@@ -28,7 +30,7 @@ impl Session {
         prompt: &str,
         front: &Arc<dyn Notifier>,
     ) -> Result<Option<ExternalTurn>, PromptError> {
-        let Some((_, key)) = setup.external_agent() else { return Ok(None) };
+        let Some((agent, key)) = setup.external_agent() else { return Ok(None) };
         let Some(session) = self.ensure_external_session(setup, false).await? else { return Ok(None) };
         let binding = setup.binding().await?;
         let system = setup
@@ -37,7 +39,7 @@ impl Session {
             .map_err(PromptError::Prompt)?;
         let (sessions, notifier) = (Arc::clone(setup.external_sessions()), self.recorder(front));
         let budget = Arc::clone(self.meter());
-        Ok(Some(ExternalTurn { sessions, key, session, notifier, system, budget }))
+        Ok(Some(ExternalTurn { sessions, agent, key, session, notifier, system, budget }))
     }
 
     /// Returns the external session for the mode of `setup`, and opens it if necessary. `None` if no external agent
@@ -111,6 +113,7 @@ impl Session {
 /// A turn that an external agent runs.
 pub(super) struct ExternalTurn {
     pub(super) sessions: Arc<ExternalSessions>,
+    pub(super) agent: ExternalAgent,
     pub(super) key: ExternalSessionKey,
     pub(super) session: Arc<dyn ExternalSession>,
     pub(super) notifier: Arc<dyn Notifier>,
@@ -121,7 +124,14 @@ pub(super) struct ExternalTurn {
 }
 
 impl ExternalTurn {
-    pub(super) async fn turn(self, history: &mut History, opening: TurnInput, cancel: &CancellationToken) -> TurnEnd {
+    /// Runs the turn. `span` gets its prompt and answer.
+    pub(super) async fn turn(
+        self,
+        history: &mut History,
+        opening: TurnInput,
+        span: &WorkSpan,
+        cancel: &CancellationToken,
+    ) -> TurnEnd {
         let beside = self.catch_up_content(history);
         let missed = !beside.is_empty();
         let prompt = Arc::new(Message::user(opening.prompt.clone()));
@@ -141,13 +151,15 @@ impl ExternalTurn {
         let front = Arc::clone(&tap) as Arc<dyn Notifier>;
         // A command must come first in the prompt, and is for the agent alone.
         let command = self.is_command(&opening.prompt);
-        let prompt = if command {
+        let prompt: Vec<_> = if command {
             opening.prompt.into_iter().filter(|content| !matches!(content, Content::Injected(_))).collect()
         } else {
             beside.into_iter().chain(opening.prompt).collect()
         };
+        record_prompt(span, &prompt);
         let end = self.run_within_limits(prompt, front, cancel).await;
         let said = std::mem::take(&mut *tap.messages.lock().unwrap_or_else(PoisonError::into_inner));
+        record_answer(span, &said, &end.ending);
         said.into_iter().for_each(|message| history.push(message));
         if let Some(state) = self.sessions.states().get_mut(&self.key) {
             state.late = Arc::clone(&tap.messages);

@@ -11,7 +11,8 @@ use super::recorder::SessionRecorder;
 use super::setup::SessionSetup;
 use super::{PromptError, Session, SessionSettings};
 use crate::agents::{
-    EXTERNAL_PROVIDER, Event, Exchange, History, Notifier, StopReason, TurnEnd, TurnInput, provider_name,
+    Event, Exchange, History, Notifier, StopReason, TurnEnd, TurnInput, finish_reason, provider_name,
+    record_external_agent,
 };
 use crate::checkpoint::SessionHold;
 use crate::conversation::{Content, Message, Usage};
@@ -127,6 +128,7 @@ impl PendingTurn {
         let mode = self.mode();
         let provider = provider_name(&self.setup.choice.model);
         let span = self.session.span.turn(self.session.id(), mode.agent.as_str(), mode.mode.as_str(), provider);
+        self.session.context().set_turn_span(Some(span.clone()));
         let ended = span.run(self.run_to_end(opening, front, cancel, &span)).await;
         metrics.count_turn(ended.as_ref().ok().map(|end| &end.ending));
         record_end(&span, ended.as_ref().ok());
@@ -179,8 +181,8 @@ impl PendingTurn {
         if let Some(keeper) = session.context().keeper.get().filter(|_| is_external) {
             keeper.before_change().await;
         }
-        if is_external {
-            span.record_provider(EXTERNAL_PROVIDER);
+        if let Worker::External(external) = &worker {
+            record_external_agent(span, &external.agent);
             session.admit_work().await?;
         }
         session.forget_start_texts(&opening.prompt);
@@ -192,7 +194,7 @@ impl PendingTurn {
                     session.finish_exchange(&own_setup, &exchange, &mut history, end, &limited).await
                 }
                 Worker::External(external) => {
-                    let end = external.turn(&mut history, opening, &limited).await;
+                    let end = external.turn(&mut history, opening, span, &limited).await;
                     session.finish_external_turn(&own_setup, &end, &history, &limited).await;
                     end
                 }
@@ -265,11 +267,11 @@ impl Drop for TurnCleanup {
 fn record_end(span: &WorkSpan, end: Option<&TurnEnd>) {
     let Some(TurnEnd { ending, usage }) = end else { return span.fail("not_run") };
     span.record_tokens(usage.input, usage.output, usage.cached);
+    if let Some(reason) = finish_reason(ending) {
+        span.record_finish(reason);
+    }
     match ending {
-        StopReason::EndTurn => span.record_finish("stop"),
-        StopReason::MaxTokens => span.record_finish("length"),
-        StopReason::Refusal => span.record_finish("content_filter"),
-        StopReason::CallRefused { .. } => span.record_finish("call_refused"),
+        StopReason::EndTurn | StopReason::MaxTokens | StopReason::Refusal | StopReason::CallRefused { .. } => {}
         StopReason::Cancelled => span.fail("cancelled"),
         StopReason::Exhausted { .. } => span.fail("limit_reached"),
         StopReason::Failed { .. } => span.fail("model_failed"),

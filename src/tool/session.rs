@@ -22,6 +22,7 @@ use super::work_permit::WorkPermit;
 use super::working_folder::WorkingFolder;
 use crate::principal::{Principal, SessionGrant};
 use crate::sandbox::{HiddenPaths, ProtectedWatches};
+use crate::telemetry::WorkSpan;
 
 /// The ports that the creator of a session passes to its context.
 pub struct SessionContextPorts {
@@ -90,6 +91,8 @@ pub struct SessionContext {
     /// Decides whether work may start, if other processes may take over the session.
     pub work_permit: OnceLock<Arc<dyn WorkPermit>>,
     enabled: Mutex<EnabledServices>,
+    /// The span of the running turn. `None` if no turn runs.
+    turn_span: Mutex<Option<WorkSpan>>,
     /// The top-level session, if this is a child session.
     family: OnceLock<SessionFamily>,
     /// Receives the notices of the session's services.
@@ -139,6 +142,7 @@ impl SessionContext {
             keeper: OnceLock::new(),
             work_permit: OnceLock::new(),
             enabled: Mutex::default(),
+            turn_span: Mutex::default(),
             family: OnceLock::new(),
             notices,
             audit,
@@ -185,6 +189,16 @@ impl SessionContext {
     /// Returns the services that the session has enabled or disabled. The result shares its state with the session.
     pub fn service_overrides(&self) -> EnabledServices {
         self.enabled.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the span of the running turn, for work of the turn in other tasks. `None` if no turn runs.
+    pub fn turn_span(&self) -> Option<WorkSpan> {
+        self.turn_span.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets the span of the running turn. It ends only after it is removed here.
+    pub fn set_turn_span(&self, span: Option<WorkSpan>) {
+        *self.turn_span.lock().unwrap_or_else(PoisonError::into_inner) = span;
     }
 
     /// Returns the id of the top-level session, which is this one or an ancestor.

@@ -14,6 +14,7 @@ use crate::support::model::{Answer, ScriptedModel, asked, has_result};
 use crate::support::outside::mode;
 use crate::support::serve::{Server, eventually, token};
 use crate::support::{Sandbox, full_tests, installed};
+use crate::telemetry::{OtlpReceiver, named};
 
 const TOKEN: &str = "mellon-mellon-mellon";
 
@@ -92,6 +93,25 @@ fn a_remote_agent_is_a_mode_that_keeps_its_context() {
     client.prompt(&session, "and good night");
     let last = there.model.requests().last().unwrap()["messages"].to_string();
     assert!(last.contains("good morning") && last.contains("and good night"), "one context for one session: {last}");
+}
+
+#[test]
+fn a_remote_turn_is_a_request_of_a_client() {
+    if !full_tests() {
+        return;
+    }
+    let (there, receiver) = (OtherSkein::start(), OtlpReceiver::start(&[]));
+    let here = there.here();
+    let mut command = here.command(&["run", "-a", "there", "good morning"]);
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &receiver.url);
+    let output = command.output().expect("the program runs");
+    assert!(output.status.success(), "{output:?}");
+    let spans = receiver.spans();
+    let turn = named(&spans, "invoke_agent there");
+    assert_eq!(
+        (&turn["kind"], &turn["attributes"]["gen_ai.provider.name"]),
+        (&json!("SPAN_KIND_CLIENT"), &json!("a2a"))
+    );
 }
 
 /// The question of the remote agent reaches the user here, and the answer reaches the agent.

@@ -1,6 +1,6 @@
 //! Spans as a receiver of OpenTelemetry gets them, and the figures of `skein sessions stats`.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -9,20 +9,22 @@ use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
 
 use crate::support::model::{Answer, ScriptedModel, has_result};
+use crate::support::outside::{manifest, mode};
+use crate::support::peers::echo;
 use crate::support::{Sandbox, full_tests, installed};
 
 const PROMPT: &str = "a prompt with the word gooseberry";
 
 /// A receiver that decodes with the messages that OpenTelemetry publishes: `tests/python/otlp_receiver.py`.
-struct OtlpReceiver {
+pub(crate) struct OtlpReceiver {
     child: Child,
     lines: Receiver<String>,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl OtlpReceiver {
     #[expect(clippy::disallowed_methods, reason = "another program, which the one under test sends to")]
-    fn start(flags: &[&str]) -> Self {
+    pub(crate) fn start(flags: &[&str]) -> Self {
         let mut child = Command::new(installed("tests/python/venv/bin/python"))
             .arg("-B")
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/otlp_receiver.py"))
@@ -39,7 +41,7 @@ impl OtlpReceiver {
     }
 
     /// All spans that have arrived when none has come for a second.
-    fn spans(&self) -> Vec<Value> {
+    pub(crate) fn spans(&self) -> Vec<Value> {
         let next = || self.lines.recv_timeout(Duration::from_secs(1)).ok();
         std::iter::from_fn(next).map(|line| serde_json::from_str(&line).expect("JSON")).collect()
     }
@@ -65,7 +67,10 @@ fn model() -> ScriptedModel {
 
 /// Runs a turn that sends its spans to the receiver, with more variables.
 fn run_turn(sandbox: &Sandbox, receiver: &OtlpReceiver, variables: &[(&str, &str)]) {
-    let model = model();
+    run_turn_with(&model(), sandbox, receiver, variables);
+}
+
+fn run_turn_with(model: &ScriptedModel, sandbox: &Sandbox, receiver: &OtlpReceiver, variables: &[(&str, &str)]) {
     let args = ["run", "--agent", "goose", "--mode", "assistant", "--approval", "auto", PROMPT];
     let mut command = model.offered_to(sandbox.command(&args));
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &receiver.url).envs(variables.iter().copied());
@@ -73,7 +78,7 @@ fn run_turn(sandbox: &Sandbox, receiver: &OtlpReceiver, variables: &[(&str, &str
     assert!(output.status.success(), "{output:?}");
 }
 
-fn named<'a>(spans: &'a [Value], name: &str) -> &'a Value {
+pub(crate) fn named<'a>(spans: &'a [Value], name: &str) -> &'a Value {
     let found = spans.iter().find(|span| span["name"] == name);
     found.unwrap_or_else(|| panic!("no span `{name}` in {spans:#?}"))
 }
@@ -156,6 +161,108 @@ fn spans_have_message_content_only_on_request() {
     assert!(call["attributes"]["gen_ai.tool.call.arguments"].to_string().contains("strawberry"), "{call:#}");
     let log = Value::from(sandbox.log()).to_string();
     assert!(!log.contains("gooseberry") && !log.contains("strawberry"), "{log}");
+}
+
+/// Runs a turn of the external agent `echo`, which does what its prompt says.
+fn run_external_turn(prompt: &str, variables: &[(&str, &str)]) -> Vec<Value> {
+    let (sandbox, receiver) = (Sandbox::outside_tmp(), OtlpReceiver::start(&[]));
+    let modes = [mode("reader", json!(["read"]), json!(["developer"]))];
+    sandbox.install(&manifest("echo", &echo(&[]), &modes));
+    sandbox.write("project/a.txt", "one\n");
+    let mut command = sandbox.command(&["run", "--agent", "echo", "--mode", "reader", prompt]);
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &receiver.url).envs(variables.iter().copied());
+    // A turn in which a call is refused has another exit code.
+    command.output().expect("the program runs");
+    receiver.spans()
+}
+
+const CONTENT: [(&str, &str); 1] = [("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")];
+
+#[test]
+fn the_turn_of_an_external_agent_has_its_calls() {
+    if !full_tests() {
+        return;
+    }
+    // A call over the socket that Skein offers, and one that the agent makes itself.
+    for (prompt, name, kind) in [
+        (r#"tool developer__read_file {"path": "a.txt"}"#, "execute_tool developer__read_file", "function"),
+        ("edit gooseberry.txt", "execute_tool edit", "extension"),
+    ] {
+        let spans = run_external_turn(prompt, &[]);
+        let (turn, call) = (named(&spans, "invoke_agent echo"), named(&spans, name));
+        assert_eq!((&call["trace"], &call["parent"]), (&turn["trace"], &turn["id"]), "{spans:#?}");
+        let conversation = &turn["attributes"]["gen_ai.conversation.id"];
+        assert!(conversation.is_string(), "{turn:#}");
+        assert_eq!(call["attributes"]["gen_ai.conversation.id"], *conversation);
+        assert_eq!((&call["attributes"]["gen_ai.tool.type"], &call["failed"]), (&json!(kind), &json!(false)));
+        assert_eq!(
+            (&turn["attributes"]["gen_ai.provider.name"], &turn["kind"]),
+            (&json!("acp"), &json!("SPAN_KIND_INTERNAL"))
+        );
+        // The agent reports no usage.
+        assert_eq!(turn["attributes"].get("gen_ai.usage.input_tokens"), None, "{turn:#}");
+        let text = Value::from(spans.clone()).to_string();
+        assert!(!text.contains("gooseberry") && !text.contains("edited") && !text.contains("Edit a file"), "{text}");
+    }
+}
+
+#[test]
+fn an_external_agent_has_content_only_on_request() {
+    if !full_tests() {
+        return;
+    }
+    let spans = run_external_turn("edit gooseberry.txt", &CONTENT);
+    let (turn, call) = (named(&spans, "invoke_agent echo"), named(&spans, "execute_tool edit"));
+    let text = |span: &Value, key: &str| span["attributes"][key].as_str().unwrap_or_default().to_owned();
+    assert!(text(turn, "gen_ai.input.messages").contains("edit gooseberry.txt"), "{turn:#}");
+    let answer: Value = serde_json::from_str(&text(turn, "gen_ai.output.messages")).expect("JSON");
+    assert_eq!((&answer[0]["role"], &answer[0]["finish_reason"]), (&json!("assistant"), &json!("stop")));
+    assert!(answer[0]["parts"].to_string().contains("edited"), "{answer:#}");
+    assert_eq!(text(call, "gen_ai.tool.call.result"), r#"{"changed":1}"#);
+}
+
+#[test]
+fn a_refused_call_of_an_external_agent_has_failed() {
+    if !full_tests() {
+        return;
+    }
+    let spans = run_external_turn("permit Strawberry", &[]);
+    let call = named(&spans, "execute_tool execute");
+    assert_eq!((&call["failed"], &call["attributes"]["error.type"]), (&json!(true), &json!("call_refused")));
+    assert!(!Value::from(spans).to_string().contains("Strawberry"));
+}
+
+#[test]
+fn calls_of_an_mcp_client_share_an_id() {
+    if !full_tests() {
+        return;
+    }
+    let (sandbox, receiver) = (Sandbox::outside_tmp(), OtlpReceiver::start(&[]));
+    sandbox.write("project/a.txt", "one\n");
+    let mut command = sandbox.command(&["mcp", "-a", "coding", "-m", "backend"]);
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &receiver.url);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let (mut stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+    let hello =
+        json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let call = json!({"name": "developer__read_file", "arguments": {"path": "a.txt"}});
+    for (id, method, params) in [(0, "initialize", &hello), (1, "tools/call", &call), (2, "tools/call", &call)] {
+        writeln!(stdin, "{}", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).unwrap();
+        let is_answer = |line: &String| serde_json::from_str::<Value>(line).is_ok_and(|line| line["id"] == id);
+        lines.find(is_answer).expect("an answer");
+        if id == 0 {
+            writeln!(stdin, "{}", json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).unwrap();
+        }
+    }
+    drop(stdin);
+    child.wait().unwrap();
+    let spans = receiver.spans();
+    let calls: Vec<_> = spans.iter().filter(|span| span["name"] == "execute_tool developer__read_file").collect();
+    let [one, other] = calls.as_slice() else { panic!("{spans:#?}") };
+    let conversation = |span: &Value| span["attributes"]["gen_ai.conversation.id"].clone();
+    assert!(conversation(one).is_string(), "{one:#}");
+    assert_eq!(conversation(one), conversation(other));
 }
 
 #[test]

@@ -14,11 +14,14 @@ impl Binding {
         &self,
         name: &str,
         arguments: Map<String, Value>,
-        context: CallContext,
+        mut context: CallContext,
     ) -> Result<ToolOutcome, ServiceError> {
         // A model may call a tool that does not exist, with a name of any text.
         let known = if self.tools.contains_key(name) { name } else { "unknown" };
-        let span = WorkSpan::tool_call(known, context.id.as_deref().map(call_label).as_deref());
+        // Calls inside this one get it as their parent.
+        let turn = context.turn_span.take();
+        let id = context.id.as_deref().map(call_label);
+        let span = WorkSpan::tool_call(known, id.as_deref(), &context.session.id, turn.as_ref());
         span.content("gen_ai.tool.call.arguments", || fit_value(&Value::Object(arguments.clone())));
         let work = async {
             let outcome = self.call_once(name, arguments.clone(), context.clone()).await?;

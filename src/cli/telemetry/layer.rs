@@ -249,7 +249,7 @@ mod tests {
         let (spans, _) = export(8, false, || {
             let turn = WorkSpan::session("s").turn("s", "goose", "assistant", "openai");
             let work = async {
-                let call = WorkSpan::tool_call("delegate", None);
+                let call = WorkSpan::tool_call("delegate", None, "s", None);
                 // What a call starts belongs to the same conversation, unless it says otherwise.
                 call.run(async { drop(WorkSpan::model_request("openai", "m")) }).await;
                 drop(WorkSpan::sandbox_start());
@@ -257,6 +257,7 @@ mod tests {
             let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
             tokio.block_on(turn.run(work));
             turn.record_provider("acp");
+            turn.mark_client();
         });
         let text = |text: &str| Some(AttributeValue::Text(text.to_owned()));
         let conversations: Vec<_> =
@@ -270,12 +271,37 @@ mod tests {
         ];
         assert_eq!(conversations, expected);
         assert_eq!(value(&spans[3], "gen_ai.provider.name").cloned(), text("acp"));
+        assert!(spans[3].is_client && !spans[2].is_client);
+    }
+
+    #[test]
+    fn a_call_of_another_task_belongs_to_its_turn() {
+        let (spans, _) = export(8, false, || {
+            let turn = WorkSpan::session("s").turn("s", "goose", "assistant", "openai");
+            drop(WorkSpan::tool_call("t", None, "s", Some(&turn)));
+            drop(turn.agent_tool_call("edit", "c1"));
+            drop(WorkSpan::tool_call("t", None, "client-1", None));
+        });
+        let [call, own, apart, turn, _] = spans.as_slice() else { panic!("{spans:?}") };
+        assert_eq!((call.parent, own.parent, apart.parent), (Some(turn.id), Some(turn.id), None));
+        let text = |text: &str| AttributeValue::Text(text.to_owned());
+        assert_eq!((value(call, CONVERSATION), value(own, CONVERSATION)), (Some(&text("s")), Some(&text("s"))));
+        assert_eq!(value(apart, CONVERSATION), Some(&text("client-1")));
+    }
+
+    #[test]
+    fn unknown_usage_has_no_attribute() {
+        let (spans, _) = export(8, false, || {
+            let turn = WorkSpan::session("s").turn("s", "echo", "default", "acp");
+            turn.record_tokens(0, 0, 0);
+        });
+        assert_eq!(value(&spans[0], "gen_ai.usage.input_tokens"), None);
     }
 
     #[test]
     fn content_is_computed_only_on_request() {
         let key = "gen_ai.tool.call.result";
-        let work = |content: fn() -> String| move || WorkSpan::tool_call("t", None).content(key, content);
+        let work = |content: fn() -> String| move || WorkSpan::tool_call("t", None, "s", None).content(key, content);
         let (spans, _) = export(8, false, work(|| panic!("computed")));
         assert_eq!(value(&spans[0], key), None);
         let (spans, _) = export(8, true, work(|| "text".to_owned()));
@@ -284,7 +310,8 @@ mod tests {
 
     #[test]
     fn long_text_of_an_attribute_is_cut() {
-        let (spans, _) = export(8, true, || WorkSpan::tool_call("t", None).content("key", || "ä".repeat(MAX_TEXT)));
+        let (spans, _) =
+            export(8, true, || WorkSpan::tool_call("t", None, "s", None).content("key", || "ä".repeat(MAX_TEXT)));
         let Some(AttributeValue::Text(text)) = value(&spans[0], "key") else { panic!("{spans:?}") };
         assert_eq!(text.len(), MAX_TEXT);
     }

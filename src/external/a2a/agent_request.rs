@@ -109,6 +109,9 @@ impl RequestContext<'_> {
         let (call, input) = (random_id("call"), details.get("arguments").filter(|input| !input.is_null()).cloned());
         let refuse = || {
             let arguments = input.clone().unwrap_or_else(|| json!({}));
+            if let Some(turn) = bound.session.turn_span() {
+                turn.agent_tool_call("other", &call).fail("call_refused");
+            }
             let shown = ToolUse::new(call.clone(), title.clone(), arguments);
             refusal_events(shown).into_iter().for_each(|event| self.notifier.log(event));
         };
