@@ -1,7 +1,9 @@
 //! Exports spans in the OpenTelemetry protocol (OTLP over HTTP), as the standard environment variables say.
 //!
 //! A separate thread sends the spans, so that a slow receiver delays nothing. The queue has a limit: spans that do not
-//! fit are dropped, and the log has their number.
+//! fit are dropped.
+//!
+//! Invariant: the log has the number of spans that the receiver did not take.
 
 mod encoding;
 mod layer;
@@ -9,11 +11,12 @@ mod sender;
 mod settings;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub(super) use layer::SpanLayer;
 
@@ -52,11 +55,28 @@ struct FinishedSpan {
     failed: bool,
 }
 
+/// Counts spans that may be lost. The layer and the sender share it.
+#[derive(Debug, Default)]
+struct SpanCounts {
+    /// Spans that did not fit the queue and are not logged yet.
+    dropped: AtomicU64,
+    /// Spans that are queued or in a request.
+    waiting: AtomicU64,
+}
+
+impl SpanCounts {
+    /// Takes the number of spans that did not fit the queue since the last call.
+    fn take_dropped(&self) -> u64 {
+        self.dropped.swap(0, Ordering::Relaxed)
+    }
+}
+
 /// Ends the export when it is dropped, after the last spans are sent.
 #[derive(Debug)]
 pub(super) struct ExportGuard {
-    stop: Option<oneshot::Sender<()>>,
+    stop: Option<DropGuard>,
     end: Receiver<()>,
+    counts: Arc<SpanCounts>,
 }
 
 impl Drop for ExportGuard {
@@ -64,7 +84,11 @@ impl Drop for ExportGuard {
         // The thread may have ended already, and then `end` is closed.
         drop(self.stop.take());
         if self.end.recv_timeout(FLUSH_TIME).is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout) {
-            tracing::warn!("the receiver of telemetry is too slow; the last spans may be lost");
+            tracing::warn!("the receiver of telemetry is too slow");
+        }
+        let spans = self.counts.take_dropped() + self.counts.waiting.load(Ordering::Relaxed);
+        if spans > 0 {
+            tracing::warn!(spans, "the last spans were not exported before the end");
         }
     }
 }
@@ -86,17 +110,17 @@ pub(super) fn start(
     let Some(mut settings) = ExportSettings::read(super::environment::variable)? else { return Ok(None) };
     settings.limit_to(&managed().ok_or(ExportSettingsError::ManagedSettings)?)?;
     let (spans, queue) = mpsc::channel(settings.queue);
-    let (stop, stopped) = oneshot::channel();
+    let stop = CancellationToken::new();
     let (ended, end) = sync_channel(1);
-    let dropped: Arc<AtomicU64> = Arc::default();
-    let layer = SpanLayer::new(spans, Arc::clone(&dropped), settings.with_content);
-    let sender = SpanSender::new(settings, dropped)?;
+    let counts: Arc<SpanCounts> = Arc::default();
+    let layer = SpanLayer::new(spans, Arc::clone(&counts), settings.with_content);
+    let sender = SpanSender::new(settings, Arc::clone(&counts), stop.clone())?;
     let thread = std::thread::Builder::new().name("telemetry".to_owned()).spawn(move || {
-        sender.run(queue, stopped);
+        sender.run(queue);
         if ended.send(()).is_err() {
             tracing::trace!("the program no longer waits for its telemetry");
         }
     });
     thread.map_err(|error| ExportSettingsError::Thread { reason: error.to_string() })?;
-    Ok(Some((layer, ExportGuard { stop: Some(stop), end })))
+    Ok(Some((layer, ExportGuard { stop: Some(stop.drop_guard()), end, counts })))
 }

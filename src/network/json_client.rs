@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use serde_json::Value;
 
@@ -17,6 +17,8 @@ use super::http_client::{TrustedRoots, client_builder, client_builder_with_roots
 const MAX_ANSWER: usize = 16 << 20;
 /// Maximum size of the text of an error, in bytes.
 const MAX_ERROR: usize = 1000;
+/// Maximum size of an answer to bytes, in bytes.
+const MAX_RECEIPT: usize = 64 << 10;
 /// How long a server may take to accept a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(30);
 
@@ -32,7 +34,12 @@ pub enum JsonClientError {
     #[error("it cannot be reached: {reason}")]
     Unreachable { reason: String },
     #[error("it answered with HTTP {status}{}", .text.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
-    Status { status: u16, text: Option<String> },
+    Status {
+        status: u16,
+        text: Option<String>,
+        /// How long the server asks to wait before the next request. `None` if it does not ask, or names a date.
+        retry_after: Option<Duration>,
+    },
     #[error("its answer is not JSON: {reason}")]
     NotJson { reason: String },
     #[error("its answer is larger than {} MiB", MAX_ANSWER >> 20)]
@@ -103,15 +110,16 @@ impl JsonClient {
         Box::pin(self.send_value(url, body))
     }
 
-    /// Sends bytes of this type, such as `application/x-protobuf`. The answer counts only for its status.
+    /// Sends bytes of this type, such as `application/x-protobuf`. Returns the body of the answer. It is empty if it cannot
+    /// be read or is larger than 64 KiB: the server has taken the bytes, so the request must not be sent again.
     pub fn post_bytes<'a>(
         &'a self,
         url: &'a str,
         kind: &'a str,
         body: Vec<u8>,
-    ) -> BoxFuture<'a, Result<(), JsonClientError>> {
+    ) -> BoxFuture<'a, Result<Vec<u8>, JsonClientError>> {
         let request = self.http.post(url).headers(self.headers.clone()).header(CONTENT_TYPE, kind).body(body);
-        Box::pin(async move { send(request).await.map(drop) })
+        Box::pin(async move { Ok(read_bytes(send(request).await?, MAX_RECEIPT).await.unwrap_or_default()) })
     }
 
     async fn send_value(&self, url: &str, body: &Value) -> Result<JsonReply, JsonClientError> {
@@ -154,9 +162,12 @@ async fn send(request: reqwest::RequestBuilder) -> Result<reqwest::Response, Jso
     if status.is_success() {
         return Ok(response);
     }
+    let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let retry_after = retry_after.map(Duration::from_secs);
     let text = read_bytes(response, MAX_ERROR).await.unwrap_or_default();
     let text = String::from_utf8_lossy(&text).trim().to_owned();
-    Err(JsonClientError::Status { status: status.as_u16(), text: Some(text).filter(|text| !text.is_empty()) })
+    let text = Some(text).filter(|text| !text.is_empty());
+    Err(JsonClientError::Status { status: status.as_u16(), text, retry_after })
 }
 
 async fn read_value(response: reqwest::Response) -> Result<Value, JsonClientError> {

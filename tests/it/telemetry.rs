@@ -265,6 +265,57 @@ fn calls_of_an_mcp_client_share_an_id() {
     assert_eq!(conversation(one), conversation(other));
 }
 
+/// The number of spans in the warning of the log with this message.
+fn logged_spans(sandbox: &Sandbox, message: &str) -> Option<u64> {
+    let log = sandbox.log();
+    let line = log.iter().find(|line| line["fields"]["message"] == message);
+    line.and_then(|line| line["fields"]["spans"].as_u64())
+}
+
+#[test]
+fn the_log_has_the_number_of_rejected_spans() {
+    if !full_tests() {
+        return;
+    }
+    let (sandbox, receiver) = (Sandbox::outside_tmp(), OtlpReceiver::start(&["--reject", "2"]));
+    run_turn(&sandbox, &receiver, &[]);
+    assert_eq!(logged_spans(&sandbox, "the receiver of telemetry rejected spans"), Some(2));
+    let log = Value::from(sandbox.log()).to_string();
+    assert!(!log.contains("secret-of-the-receiver") && !log.contains("before the end"), "{log}");
+}
+
+#[test]
+fn the_log_has_the_number_of_spans_left_at_the_end() {
+    if !full_tests() {
+        return;
+    }
+    let (sandbox, receiver) = (Sandbox::outside_tmp(), OtlpReceiver::start(&["--silent"]));
+    run_turn(&sandbox, &receiver, &[]);
+    let spans = logged_spans(&sandbox, "the last spans were not exported before the end");
+    // The session, the turn, two requests, the call, and the start of a service and a sandbox.
+    assert!(spans.is_some_and(|spans| spans >= 7), "{spans:?}");
+}
+
+/// The receiver refuses a request that comes before the pause has ended. The work lasts longer than the pause.
+#[test]
+fn a_receiver_gets_the_pause_that_it_asks_for() {
+    if !full_tests() {
+        return;
+    }
+    let (sandbox, receiver) = (Sandbox::outside_tmp(), OtlpReceiver::start(&["--fail", "1", "--retry-after", "2"]));
+    let model = ScriptedModel::new(|request| {
+        if has_result(request) {
+            return Answer::Says(vec!["goodbye".to_owned()]);
+        }
+        Answer::Calls { id: "c1", tool: "developer__shell", arguments: json!({"command": "sleep 5"}) }
+    });
+    run_turn_with(&model, &sandbox, &receiver, &[("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1")]);
+    let spans = receiver.spans();
+    named(&spans, "session");
+    let log = Value::from(sandbox.log()).to_string();
+    assert!(!log.contains("spans could not be exported"), "{log}");
+}
+
 #[test]
 fn a_receiver_that_fails_once_gets_the_spans_later() {
     if !full_tests() {

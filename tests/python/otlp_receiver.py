@@ -1,12 +1,16 @@
 """A receiver of OTLP over HTTP. It prints its port, and each span that it accepts as one line of JSON.
 
-With --fail N it answers the first N requests with HTTP 503. With --tls CERTIFICATE KEY it serves HTTPS with these files.
+With --fail N it answers the first N requests with HTTP 503. With --retry-after SECONDS such an answer asks for a pause,
+and a request that comes earlier gets HTTP 400. With --reject N each answer says that N spans were rejected. With --silent
+no request gets an answer. With --tls CERTIFICATE KEY it serves HTTPS with these files.
 """
 
 import argparse
 import gzip
 import json
 import ssl
+import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from google.protobuf.message import DecodeError
@@ -18,9 +22,13 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--fail", type=int, default=0)
+parser.add_argument("--retry-after", type=int)
+parser.add_argument("--reject", type=int, default=0)
+parser.add_argument("--silent", action="store_true")
 parser.add_argument("--tls", nargs=2)
 flags = parser.parse_args()
 failures = flags.fail
+pause_end = 0
 
 
 def plain(value):
@@ -53,17 +61,24 @@ class Receiver(BaseHTTPRequestHandler):
     def answer(self, status, body=b""):
         self.send_response(status)
         self.send_header("content-type", "application/x-protobuf")
+        if status == 503 and flags.retry_after:
+            self.send_header("retry-after", str(flags.retry_after))
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
     def do_POST(self):
-        global failures
+        global failures, pause_end
         body = self.rfile.read(int(self.headers["content-length"]))
         if self.path != "/v1/traces" or self.headers["content-type"] != "application/x-protobuf":
             return self.answer(404)
+        if flags.silent:
+            threading.Event().wait()
+        if time.monotonic() < pause_end:
+            return self.answer(400)
         if failures > 0:
             failures -= 1
+            pause_end = time.monotonic() + (flags.retry_after or 0)
             return self.answer(503)
         encoding = self.headers["content-encoding"]
         if encoding not in (None, "gzip"):
@@ -99,7 +114,11 @@ class Receiver(BaseHTTPRequestHandler):
                     )
         for line in lines:
             print(json.dumps(line), flush=True)
-        self.answer(200, ExportTraceServiceResponse().SerializeToString())
+        response = ExportTraceServiceResponse()
+        if flags.reject:
+            response.partial_success.rejected_spans = flags.reject
+            response.partial_success.error_message = "secret-of-the-receiver"
+        self.answer(200, response.SerializeToString())
 
     def log_message(self, *_):
         pass

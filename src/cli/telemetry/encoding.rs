@@ -1,10 +1,12 @@
-//! Encodes spans as the Protobuf message `ExportTraceServiceRequest`. It has few fields, so that this is shorter than the
-//! crates that generate such code, and adds no dependency.
+//! Encodes spans as the Protobuf message `ExportTraceServiceRequest`, and reads its answer. They have few fields, so that
+//! this is shorter than the crates that generate such code, and adds no dependency.
 
 use super::{AttributeValue, FinishedSpan};
 
+const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
 const LENGTH: u64 = 2;
+const FIXED32: u64 = 5;
 
 const KIND_INTERNAL: u64 = 1;
 const KIND_CLIENT: u64 = 3;
@@ -24,8 +26,7 @@ impl ProtobufMessage {
     }
 
     fn integer(&mut self, field: u64, value: u64) {
-        // The type of a varint is zero.
-        self.varint(field << 3);
+        self.varint((field << 3) | VARINT);
         self.varint(value);
     }
 
@@ -63,6 +64,60 @@ pub(super) fn encode_request(resource: &[(String, AttributeValue)], spans: &[Fin
     let mut request = ProtobufMessage::default();
     request.message(1, &resource_spans);
     request.0
+}
+
+/// Returns how many spans the receiver rejected, as its answer `ExportTraceServiceResponse` says. Zero if the answer is
+/// not valid: the receiver has taken the request.
+pub(super) fn count_rejected(answer: &[u8]) -> u64 {
+    let partial_success = match find_field(answer, 1) {
+        Some(FieldValue::Bytes(message)) => message,
+        _ => return 0,
+    };
+    match find_field(partial_success, 1) {
+        // The number is signed. A negative one would be very large.
+        Some(FieldValue::Integer(number)) => i64::try_from(number).map_or(0, i64::unsigned_abs),
+        _ => 0,
+    }
+}
+
+/// The value of a field that is read.
+enum FieldValue<'a> {
+    Integer(u64),
+    Bytes(&'a [u8]),
+}
+
+/// Returns the first field of a message that has this number. `None` if there is none before the end or an error.
+fn find_field(mut message: &[u8], wanted: u64) -> Option<FieldValue<'_>> {
+    loop {
+        let tag = take_varint(&mut message)?;
+        let value = match tag & 7 {
+            VARINT => FieldValue::Integer(take_varint(&mut message)?),
+            FIXED64 => FieldValue::Bytes(message.split_off(..8)?),
+            LENGTH => {
+                let length = usize::try_from(take_varint(&mut message)?).ok()?;
+                FieldValue::Bytes(message.split_off(..length)?)
+            }
+            FIXED32 => FieldValue::Bytes(message.split_off(..4)?),
+            _ => return None,
+        };
+        if tag >> 3 == wanted {
+            return Some(value);
+        }
+    }
+}
+
+/// Removes a varint from the start of `message`. `None` if there is no whole one.
+fn take_varint(message: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    // Ten bytes have room for 64 bits. Bits beyond them are lost, as in other decoders.
+    for shift in (0..70).step_by(7) {
+        let byte = u64::from(*message.split_off_first()?);
+        value |= (byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
 }
 
 fn span_message(span: &FinishedSpan) -> ProtobufMessage {
@@ -127,5 +182,28 @@ mod tests {
         assert_eq!(encoded(AttributeValue::Texts(vec!["a".to_owned()])), [0x2a, 5, 0x0a, 3, 0x0a, 1, b'a']);
         // A negative number has ten bytes.
         assert_eq!(encoded(AttributeValue::Integer(-1)).len(), 11);
+    }
+
+    #[test]
+    fn an_answer_says_how_many_spans_were_rejected() {
+        let mut partial = ProtobufMessage::default();
+        partial.bytes(2, b"too old");
+        partial.integer(1, 300);
+        let mut answer = ProtobufMessage::default();
+        // Fields of a later version.
+        answer.eight_bytes(7, 1);
+        answer.integer(8, 1);
+        answer.message(1, &partial);
+        assert_eq!(count_rejected(&answer.0), 300);
+        assert_eq!(count_rejected(&[0x3d, 0, 0, 0, 0, 0x0a, 2, 0x08, 5]), 5, "after a field of four bytes");
+        assert_eq!(count_rejected(&[]), 0);
+        for end in 0..answer.0.len() {
+            assert_eq!(count_rejected(&answer.0[..end]), 0, "{end} bytes");
+        }
+        let negative = [&[0x0a, 11, 0x08][..], &[0xff; 9], &[1]].concat();
+        for wrong in [&negative[..], &[0xff; 20], &[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 1], b"{\"partialSuccess\":{}}"]
+        {
+            assert_eq!(count_rejected(wrong), 0, "{wrong:?}");
+        }
     }
 }

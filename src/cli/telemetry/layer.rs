@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc::Sender;
@@ -13,7 +13,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::{AttributeValue, FinishedSpan};
+use super::{AttributeValue, FinishedSpan, SpanCounts};
 use crate::ids::random_uuid;
 use crate::telemetry::{CONTENT_TARGET, MAX_TEXT, SPAN_TARGET, cut_point};
 
@@ -26,8 +26,7 @@ const OPERATION: &str = "gen_ai.operation.name";
 #[derive(Debug)]
 pub(in crate::cli) struct SpanLayer {
     queue: Sender<FinishedSpan>,
-    /// Spans that did not fit the queue.
-    dropped: Arc<AtomicU64>,
+    counts: Arc<SpanCounts>,
     with_content: bool,
 }
 
@@ -48,8 +47,8 @@ struct OpenSpan {
 struct SpanFields(Vec<(String, AttributeValue)>);
 
 impl SpanLayer {
-    pub(super) fn new(queue: Sender<FinishedSpan>, dropped: Arc<AtomicU64>, with_content: bool) -> Self {
-        Self { queue, dropped, with_content }
+    pub(super) fn new(queue: Sender<FinishedSpan>, counts: Arc<SpanCounts>, with_content: bool) -> Self {
+        Self { queue, counts, with_content }
     }
 
     /// Returns the filter that shows the layer only what it exports.
@@ -118,8 +117,11 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
         // A span closes after its last child, which may outlive its work.
         let end = last_exit.unwrap_or_else(now).max(start);
         let span = FinishedSpan { trace, id, parent, name, is_client, start, end, attributes: fields.0, failed };
+        // Counted first, so that the sender never subtracts more than there are.
+        self.counts.waiting.fetch_add(1, Ordering::Relaxed);
         if self.queue.try_send(span).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -209,13 +211,14 @@ mod tests {
     /// Runs work with a layer whose queue has this size. Returns what it queued, and how many spans it dropped.
     fn export(size: usize, with_content: bool, work: impl FnOnce()) -> (Vec<FinishedSpan>, u64) {
         let (queue, mut spans) = channel(size);
-        let dropped: Arc<AtomicU64> = Arc::default();
-        let layer = SpanLayer::new(queue, Arc::clone(&dropped), with_content);
+        let counts: Arc<SpanCounts> = Arc::default();
+        let layer = SpanLayer::new(queue, Arc::clone(&counts), with_content);
         let filter = layer.filter();
         let subscriber = tracing_subscriber::registry().with(layer.with_filter(filter));
         tracing::subscriber::with_default(subscriber, work);
-        let spans = std::iter::from_fn(|| spans.try_recv().ok()).collect();
-        (spans, dropped.load(Ordering::Relaxed))
+        let spans: Vec<_> = std::iter::from_fn(|| spans.try_recv().ok()).collect();
+        assert_eq!(counts.waiting.load(Ordering::Relaxed), spans.len() as u64);
+        (spans, counts.take_dropped())
     }
 
     fn value<'a>(span: &'a FinishedSpan, key: &str) -> Option<&'a AttributeValue> {
