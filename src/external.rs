@@ -44,10 +44,10 @@ use crate::agents::{
 };
 use crate::ids::AgentName;
 use crate::llm::Provider;
-use crate::manifest::StdioTransport;
+use crate::manifest::{StdioTransport, Transport};
 use crate::process::{ProcessScope, Reaper, minimal_environment};
 use crate::sandbox::{CurrentGate, SandboxLauncher};
-use crate::services::{Circuit, Environment, LaunchError, SecretValues, StartPermit, literal_secrets, spawn};
+use crate::services::{Circuit, Environment, LaunchError, SecretValues, StartPermit, spawn};
 use crate::task::TaskScope;
 use crate::tool::SessionLifetime;
 use agent_sandbox::SandboxKey;
@@ -346,9 +346,7 @@ impl Inner {
     }
 
     fn secrets(&self, transport: &StdioTransport) -> SecretValues {
-        let text = json!(transport).to_string();
-        let literal = literal_secrets(&crate::manifest::Transport::Stdio(transport.clone()));
-        self.launch.environment.secrets_in(&text).and(literal)
+        self.launch.environment.transport_secrets(&Transport::Stdio(transport.clone()))
     }
 
     fn local(&self, who: &ExternalAgentSpec) -> LocalEditor {

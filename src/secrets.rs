@@ -1,12 +1,20 @@
 //! Detects keys, tokens and passwords in text that is about to be stored. Prefers false positives to storing a secret.
+//! Returns the forms of a known secret, so that it can be hidden.
 
+mod address;
 mod key_formats;
+mod key_shape;
+mod percent;
+mod secret_forms;
 
 use std::sync::LazyLock;
 
 use regex::RegexSet;
 
+pub use address::{AddressPart, AddressParts, AddressSecret, address_secrets};
 use key_formats::KEY_FORMATS;
+pub use key_shape::{WORD_BORDERS, has_key_shape};
+pub use secret_forms::secret_forms;
 
 /// Minimum length, and entropy in bits per character, of a word that counts as a random key.
 const MIN_RANDOM_LENGTH: usize = 20;

@@ -28,7 +28,7 @@ use crate::conversation::Content;
 use crate::ids::random_uuid;
 use crate::manifest::{HttpTransport, Transport};
 use crate::network::{JsonClient, JsonClientError, JsonReply};
-use crate::services::{Environment, SecretValues, literal_secrets};
+use crate::services::{Environment, SecretValues};
 use crate::tool::ask::Asker;
 use remote_card::RemoteCard;
 use remote_error::RemoteError;
@@ -78,8 +78,7 @@ impl RemoteSession {
         resume: &ResumePolicy,
     ) -> Result<Arc<Self>, ExternalAgentError> {
         let transport = HttpTransport { url: agent.runtime.url.clone(), headers: agent.runtime.headers.clone() };
-        let text = json!(transport).to_string();
-        let secrets = environment.secrets_in(&text).and(literal_secrets(&Transport::Http(transport)));
+        let secrets = environment.transport_secrets(&Transport::Http(transport));
         let opening = connect(&agent, environment);
         let limit = agent.runtime.timeouts.start.duration();
         let opened = match tokio::time::timeout(limit, opening).await {

@@ -10,10 +10,12 @@ use super::gemini::BLOCK_REASON;
 use super::overflow;
 use crate::clock;
 use crate::network::is_trust_failure;
+use crate::secrets::{AddressPart, address_secrets, secret_forms};
 
-/// Minimum length of a key or a value in the query of an address that is hidden; shorter ones protect nothing and occur
-/// within words.
+/// Minimum length of a key or a value in an address that is hidden; shorter ones protect nothing and occur within words.
 const SHORTEST_SECRET: usize = 8;
+/// The same for a user name with its password.
+const SHORTEST_CREDENTIALS: usize = 4;
 
 /// The reason of a failure and its kind, which decides about a retry.
 pub(super) struct RequestFailure {
@@ -35,20 +37,28 @@ pub(super) enum FailureKind {
     Overflow,
 }
 
-/// Secrets that a provider may repeat in its error texts: its key, and the values in the query of its address. Each has
-/// a replacement. Longer ones come first, because one may begin another.
+/// Secrets that a provider may repeat in its error texts: its key, and those in its address. Each has a replacement for
+/// all its forms. Longer ones come first, because one may begin another.
 #[derive(Clone, Default)]
 pub(super) struct ProviderSecrets(Vec<(String, String)>);
 
 impl ProviderSecrets {
     pub(super) fn new(key: Option<&str>, address: &str) -> Self {
-        let query = address.split_once('?').map(|(_, query)| query).unwrap_or_default();
-        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let mut all = Vec::new();
+        let mut add = |value: &str, replacement: String, shortest: usize| {
+            let forms =
+                secret_forms(value).into_iter().filter(|form| value.len() >= shortest && form.len() >= shortest);
+            all.extend(forms.map(|form| (form, replacement.clone())));
+        };
+        if let Some(key) = key {
+            add(key, "(the key)".to_owned(), SHORTEST_SECRET);
+        }
         // The address of a provider ends with a slash.
-        let pairs = pairs.map(|(name, value)| (value.trim_end_matches('/'), format!("({name} of the address)")));
-        let all = key.map(|key| (key, "(the key)".to_owned())).into_iter().chain(pairs);
-        let all = all.filter(|(value, _)| value.len() >= SHORTEST_SECRET);
-        let mut all: Vec<_> = all.map(|(value, replacement)| (value.to_owned(), replacement)).collect();
+        for found in address_secrets(address.trim_end_matches('/')) {
+            let is_user = found.part == AddressPart::User;
+            let shortest = if is_user { SHORTEST_CREDENTIALS } else { SHORTEST_SECRET };
+            add(&found.value, format!("({} of the address)", found.part), shortest);
+        }
         all.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
         Self(all)
     }
@@ -187,6 +197,17 @@ mod tests {
         assert!(said.ends_with("x(the "), "{said}");
         let said = secrets.hide("version=2&key=0123456789 a-long-secret");
         assert_eq!(said, "version=2&key=(key of the address) (the key)");
+    }
+
+    #[test]
+    fn secrets_of_an_address_are_hidden_in_every_form() {
+        let address = "http://user:pw@localhost/0123456789abcdef01234567/?sig=canary%2Bmcp%2F12345/";
+        let secrets = ProviderSecrets::new(Some("a\"long\"secret"), address);
+        let body = "canary+mcp/12345, a\\\"long\\\"secret, user:pw, dXNlcjpwdw==, 0123456789abcdef01234567";
+        assert_eq!(
+            secrets.hide(body),
+            "(sig of the address), (the key), (user of the address), (user of the address), (path of the address)"
+        );
     }
 
     #[test]

@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
+use serde_json::Value;
+
 use crate::manifest::{Placeholder, Transport, secret_arguments};
+use crate::secrets::{AddressPart, address_secrets, secret_forms};
 
 const MIN_SECRET: usize = 4;
 /// Minimum length of a value that is written in a manifest; many shorter ones are harmless words.
@@ -49,54 +52,70 @@ impl Environment {
             names.filter_map(|name| Some((name.to_owned(), self.0.get(OsStr::new(name))?.to_str()?.to_owned())));
         SecretValues::of(known)
     }
+
+    /// Returns the values that a process or a server gets from this transport: what `fill_in` inserts, and what is
+    /// written in the transport.
+    pub fn transport_secrets(&self, transport: &Transport) -> SecretValues {
+        let text = serde_json::to_string(transport).unwrap_or_default();
+        let user = match transport {
+            Transport::Http(http) => self.credentials_in(&http.url),
+            Transport::Builtin(_) | Transport::Stdio(_) => Vec::new(),
+        };
+        let user = user.into_iter().map(|value| (AddressPart::User.to_string(), value));
+        self.secrets_in(&text).and(literal_secrets(transport)).and(SecretValues::of(user))
+    }
+
+    /// Returns user and password in a URL, as clients send them. A variable may be one half of them. Empty if a
+    /// variable is not set.
+    pub(super) fn credentials_in(&self, url: &str) -> Vec<String> {
+        let filled = self.fill_in(url).unwrap_or_default();
+        let user = address_secrets(&filled).into_iter().filter(|found| found.part == AddressPart::User);
+        user.map(|found| found.value).collect()
+    }
 }
 
 /// Returns the values written in a transport itself, because editors and other tools write tokens there instead of
 /// variables. Harmless paths and words may be redacted with them.
 pub fn literal_secrets(transport: &Transport) -> SecretValues {
-    let values = |map: &BTreeMap<String, String>| map.clone().into_iter().flat_map(with_credentials);
-    let long = |(_, value): &(String, String)| value.len() >= MIN_LITERAL;
     match transport {
         Transport::Builtin(_) => SecretValues::default(),
         Transport::Stdio(stdio) => {
-            let arguments = secret_arguments(&stdio.command, &stdio.args).into_iter().flat_map(with_credentials);
-            SecretValues::of(values(&stdio.env).chain(arguments).filter(long))
+            let arguments = secret_arguments(&stdio.command, &stdio.args);
+            SecretValues::with_minimum(MIN_LITERAL, stdio.env.clone().into_iter().chain(arguments))
         }
         Transport::Http(http) => {
+            let in_address = address_secrets(&http.url).into_iter();
+            let (user, others): (Vec<_>, Vec<_>) = in_address.partition(|found| found.part == AddressPart::User);
+            let user = user.into_iter().map(|found| (found.part.to_string(), found.value));
+            let others = others.into_iter().map(|found| (found.part.to_string(), found.value));
+            // Where one of the values is a variable, an error does not contain the query as written.
             let query = http.url.split_once('?').map(|(_, query)| query).unwrap_or_default();
             let whole = ("query".to_owned(), query.to_owned());
-            SecretValues::of(values(&http.headers).chain(query_values(&http.url)).filter(long).chain([whole]))
+            SecretValues::with_minimum(MIN_LITERAL, http.headers.clone().into_iter().chain(others))
+                .and(SecretValues::of(user.chain([whole])))
         }
     }
-}
-
-/// Returns the names and values in the query of an address. Where one of them is a variable, an error does not contain
-/// the query as written. Values with variables are left out.
-pub(super) fn query_values(url: &str) -> impl Iterator<Item = (String, String)> {
-    let query = url.split_once('?').map(|(_, query)| query).unwrap_or_default();
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    let literal = pairs.filter(|(_, value)| !value.contains("${"));
-    literal.map(|(name, value)| (name.to_owned(), value.to_owned()))
-}
-
-/// Returns a value, and what follows the scheme in a value such as `Bearer x`: a program may repeat `x` alone.
-fn with_credentials((name, value): (String, String)) -> impl Iterator<Item = (String, String)> {
-    let is_scheme = |scheme: &str| ["basic", "bearer", "token"].contains(&scheme.to_ascii_lowercase().as_str());
-    let credentials = value.split_once(' ').filter(|(scheme, _)| is_scheme(scheme)).map(|(_, rest)| rest.trim());
-    let credentials = credentials.map(|rest| (name.clone(), rest.to_owned()));
-    [Some((name, value)), credentials].into_iter().flatten()
 }
 
 impl SecretValues {
     /// Collects values with the names that replace them.
     pub(super) fn of(known: impl Iterator<Item = (String, String)>) -> Self {
+        Self::with_minimum(MIN_SECRET, known)
+    }
+
+    /// Collects values of at least this length, in all their forms.
+    fn with_minimum(shortest: usize, known: impl Iterator<Item = (String, String)>) -> Self {
         // Text is logged line by line, so each line of a value is a secret. Shorter lines are not, and hiding them
         // would make text unreadable.
         let pieces = known.flat_map(|(name, value)| {
             let lines: Vec<_> = value.lines().map(|line| line.trim().to_owned()).chain([value.clone()]).collect();
             lines.into_iter().map(move |line| (name.clone(), line))
         });
-        let mut secrets: Vec<_> = pieces.filter(|(_, value)| value.len() >= MIN_SECRET).collect();
+        let forms = pieces.filter(|(_, value)| value.len() >= shortest).flat_map(|(name, value)| {
+            let forms = secret_forms(&value).into_iter().filter(|form| form.len() >= shortest);
+            forms.map(move |form| (name.clone(), form)).collect::<Vec<_>>()
+        });
+        let mut secrets: Vec<_> = forms.collect();
         // A value may be a prefix of another. The longest is replaced first, or its tail would remain.
         secrets.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
         secrets.dedup();
@@ -126,6 +145,16 @@ impl SecretValues {
     pub fn hide(&self, text: &str) -> String {
         let hidden = |text: String, (name, value): &(String, String)| text.replace(value, &format!("${{env:{name}}}"));
         self.0.iter().fold(text.to_owned(), hidden)
+    }
+
+    /// Hides the values in every text of a JSON value. The names of fields stay.
+    pub fn hide_json(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.hide(&text)),
+            Value::Array(items) => items.into_iter().map(|item| self.hide_json(item)).collect(),
+            Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, self.hide_json(value))).collect(),
+            Value::Null | Value::Bool(_) | Value::Number(_) => value,
+        }
     }
 
     /// Returns where to split the beginning of a line, so that no secret is split, not even one whose rest follows.
@@ -211,5 +240,41 @@ mod tests {
             literal_secrets(&http).hide("a-header-value in Bearer a-header-value, key=a-query-value&other=1"),
             "${env:Authorization} in ${env:Authorization}, key=${env:key}&other=1"
         );
+    }
+    #[test]
+    fn secrets_of_an_address_are_hidden_in_every_form() {
+        let environment = Environment::new([("PW".into(), "p@ss".into()), ("KEY".into(), "canary+env".into())]);
+        let http = Transport::Http(HttpTransport {
+            url: "http://user:${env:PW}@localhost/0123456789abcdef01234567?sig=canary%2Bmcp%2F12345&k=${env:KEY}"
+                .to_owned(),
+            headers: [("Authorization".to_owned(), "Token user=\"canary\"x".to_owned())].into(),
+        });
+        let secrets = environment.transport_secrets(&http);
+        // `dXNlcjpwQHNz` is the form of user and password in a header.
+        for text in [
+            "canary%2Bmcp%2F12345",
+            "canary+mcp/12345",
+            "canary%2Benv",
+            r#"Token user=\"canary\"x"#,
+            r#"user="canary"x"#,
+            "user:p@ss",
+            "dXNlcjpwQHNz",
+            "/0123456789abcdef01234567/",
+        ] {
+            let hidden = secrets.hide(text);
+            assert!(hidden.trim_matches('/').starts_with("${env:"), "{text}: {hidden}");
+        }
+        let literal = "http://user:pw@localhost/mcp?sig=0123456789".to_owned();
+        let http = Transport::Http(HttpTransport { url: literal.clone(), headers: BTreeMap::new() });
+        assert_eq!(literal_secrets(&http).hide(&literal), "http://${env:user}@localhost/mcp?${env:query}");
+        assert_eq!(literal_secrets(&http).hide("Basic dXNlcjpwdw=="), "Basic ${env:user}");
+    }
+
+    #[test]
+    fn texts_of_json_are_hidden() {
+        let secrets = Environment::new([("KEY".into(), "s3cret".into())]).secrets_in("${env:KEY}");
+        let value = serde_json::json!({"name": ["of s3cret", 1, null], "s3cret": true});
+        let hidden = serde_json::json!({"name": ["of ${env:KEY}", 1, null], "s3cret": true});
+        assert_eq!(secrets.hide_json(value), hidden);
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::active_calls::ActiveCalls;
 use super::circuit::{Circuit, StartPermit};
 use super::connection::{CallError, ServiceConnection};
-use super::environment::{SecretValues, literal_secrets};
+use super::environment::SecretValues;
 use super::remote::{ConnectError, Owner};
 use super::requirement_offers::RequirementOffers;
 use super::service_sandbox::{BoundServiceSandbox, ServiceSpec};
@@ -88,8 +88,7 @@ impl Service {
     ) -> Self {
         let manifest = spec.manifest.clone();
         let circuit = Circuit::new(&manifest.restart);
-        let transport = serde_json::to_string(&manifest.transport).unwrap_or_default();
-        let secrets = pool.options.environment.secrets_in(&transport).and(literal_secrets(&manifest.transport));
+        let secrets = pool.options.environment.transport_secrets(&manifest.transport);
         Self {
             manifest,
             required,

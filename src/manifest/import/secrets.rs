@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::placeholder::Placeholder;
 use super::SkipReason;
+use crate::secrets::{AddressParts, WORD_BORDERS, has_key_shape};
 
 /// Parts of a name that suggest that its value is secret.
 const TELLING: [&str; 12] =
@@ -166,7 +167,7 @@ impl ImportedSecrets {
         let context = DefaultContext::of(names_secret(text) || has_credentials(text));
         let filled = self.placeholders(service, text, context)?;
         let literal = without_placeholders(&filled);
-        let secret = has_credentials(&literal) || names_secret(&literal) || literal.split(BORDERS).any(is_key_shaped);
+        let secret = has_credentials(&literal) || names_secret(&literal) || has_key_shape(&literal);
         Ok(if secret { self.replace_value(service, &format!("{service}_{what}"), text) } else { filled })
     }
 
@@ -175,25 +176,21 @@ impl ImportedSecrets {
         // User, query and fragment of an address may be keys.
         let context = DefaultContext::of(names_secret(url) || url.contains(['@', '?', '#']));
         let filled = self.placeholders(service, url, context)?;
-        let (scheme, rest) = filled
-            .split_once("://")
-            .filter(|(scheme, _)| {
-                ["http", "https"].contains(&scheme.to_ascii_lowercase().as_str()) || scheme.contains('$')
-            })
-            .ok_or(SkipReason::Address)?;
-        let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(rest, fragment)| (rest, Some(fragment)));
-        let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
-        let (host, path) = path.split_once('/').map_or((path, None), |(host, path)| (host, Some(path)));
-        let host = match host.rsplit_once('@') {
-            Some((user, host)) if !without_placeholders(user).trim_matches(':').is_empty() => {
+        let AddressParts { scheme, user, host, path, query, fragment } = AddressParts::split(&filled);
+        let is_http =
+            |scheme: &&str| ["http", "https"].contains(&scheme.to_ascii_lowercase().as_str()) || scheme.contains('$');
+        let scheme = scheme.filter(is_http).ok_or(SkipReason::Address)?;
+        let host = match user {
+            Some(user) if !without_placeholders(user).trim_matches(':').is_empty() => {
                 format!("{}@{host}", self.replace_value(service, &format!("{service}_user"), user))
             }
-            _ => host.to_owned(),
+            Some(user) => format!("{user}@{host}"),
+            None => host.to_owned(),
         };
         let mut address = format!("{scheme}://{host}");
         if let Some(path) = path {
             for part in path.split('/') {
-                let part = if part.split(BORDERS).any(is_key_shaped) {
+                let part = if has_key_shape(part) {
                     self.replace_value(service, &format!("{service}_path"), part)
                 } else {
                     part.to_owned()
@@ -281,7 +278,7 @@ pub fn secret_arguments(command: &str, args: &[String]) -> Vec<(String, String)>
         }
         let is_credential = has_credentials(argument)
             || names_secret(argument)
-            || (!argument.starts_with("--") && argument.split(BORDERS).any(is_key_shaped));
+            || (!argument.starts_with("--") && has_key_shape(argument));
         if announces(command, before, argument) {
             let flag = before.last().map_or("", |flag| flag.trim_start_matches('-'));
             found.push((flag.to_owned(), argument.clone()));
@@ -360,25 +357,21 @@ fn has_credentials(text: &str) -> bool {
     })
 }
 
-/// Characters that end a word in an argument, in any syntax.
-const BORDERS: [char; 18] =
-    ['=', ':', ';', ',', '"', '\'', '{', '}', '#', '?', '&', '@', '.', ' ', '(', ')', '\t', '\n'];
-
 /// Returns true if a value follows a name that suggests a secret: `export API_KEY='x'`, `{"token":"x"}`. The tag of an
 /// image and the version of a package do not count.
 fn names_secret(text: &str) -> bool {
     let mut rest = text;
-    while let Some(at) = rest.find(BORDERS) {
+    while let Some(at) = rest.find(WORD_BORDERS) {
         let (name, behind) = rest.split_at(at);
         let name = if behind.starts_with('=') { name.rsplit('/').next().unwrap_or(name) } else { name };
         let name = name.trim_start_matches(['-', '/']);
         let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
         let is_tag = behind.starts_with([':', '@'])
             && (behind[1..] == *"latest" || behind[1..].chars().all(|c| c.is_ascii_digit() || c == '.'));
-        if is_name && is_telling(name) && !is_tag && !behind.trim_matches(BORDERS).is_empty() {
+        if is_name && is_telling(name) && !is_tag && !behind.trim_matches(WORD_BORDERS).is_empty() {
             return true;
         }
-        rest = behind.trim_start_matches(BORDERS);
+        rest = behind.trim_start_matches(WORD_BORDERS);
     }
     false
 }
@@ -426,14 +419,6 @@ fn may_be_password(value: &str) -> bool {
 /// Returns the text without placeholders and surrounding blanks.
 fn literal_of(text: &str) -> String {
     without_placeholders(text).trim().to_owned()
-}
-
-/// Returns true for a long text of letters and digits without the separators of a readable path or package name.
-fn is_key_shaped(text: &str) -> bool {
-    let known = ["sk-", "ghp_", "gho_", "github_pat_", "xoxb-", "xoxp-", "glpat-", "AKIA", "AIza", "eyJ"];
-    let body = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '+' | '='));
-    let mixed = text.chars().any(|c| c.is_ascii_digit()) && text.chars().any(|c| c.is_ascii_alphabetic());
-    body && ((text.len() >= 24 && mixed) || (text.len() >= 12 && known.iter().any(|start| text.starts_with(start))))
 }
 
 #[cfg(test)]

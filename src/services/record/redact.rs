@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 
 use crate::conversation::Content;
 use crate::manifest::{Placeholder, Transport, secret_arguments};
+use crate::secrets::{AddressPart, address_secrets, secret_forms};
 use crate::services::Environment;
-use crate::services::environment::query_values;
 use crate::tool::{Catalog, ToolOutcome, ToolSpec};
 
 /// Minimum length of a redacted value; shorter values reveal nothing and occur everywhere. A value from the
@@ -41,8 +41,15 @@ impl Redaction {
                 (texts, stdio.env.iter().map(|(name, value)| (format!("[env {name}]"), value)).collect::<Vec<_>>())
             }
             Transport::Http(http) => {
-                for (name, value) in query_values(&http.url) {
-                    redaction.add(&value, &format!("[query {name}]"), SHORTEST_FROM_MANIFEST);
+                for found in address_secrets(&http.url) {
+                    let label = match &found.part {
+                        AddressPart::Query(name) => format!("[query {name}]"),
+                        part => format!("[address {part}]"),
+                    };
+                    redaction.add(&found.value, &label, SHORTEST_FROM_MANIFEST);
+                }
+                for value in environment.credentials_in(&http.url) {
+                    redaction.add(&value, "[address user]", SHORTEST_FROM_ENVIRONMENT);
                 }
                 let headers = http.headers.iter().map(|(name, value)| (format!("[header {name}]"), value));
                 (vec![&http.url], headers.collect())
@@ -75,13 +82,8 @@ impl Redaction {
         if value.len() < shortest {
             return;
         }
-        self.0.push((value.to_owned(), label.to_owned()));
-        // JSON inside a string contains the value in its escaped form.
-        let quoted = Value::from(value).to_string();
-        let quoted = &quoted[1..quoted.len() - 1];
-        if quoted != value {
-            self.0.push((quoted.to_owned(), label.to_owned()));
-        }
+        let forms = secret_forms(value).into_iter().filter(|form| form.len() >= shortest);
+        self.0.extend(forms.map(|form| (form, label.to_owned())));
     }
 
     /// Redacts what a service offers, but not the names by which it is requested.
@@ -237,6 +239,20 @@ mod tests {
                 "/s3cret?key=a-query-value"
             ])),
             json!(["[header Authorization]", "[header Authorization]", "/[env TOKEN]?key=[query key]"])
+        );
+    }
+
+    #[test]
+    fn secrets_of_an_address_are_replaced_in_every_form() {
+        let environment = Environment::new([("PW".into(), "p@ss".into())]);
+        let http = Transport::Http(HttpTransport {
+            url: "http://user:${env:PW}@localhost/0123456789abcdef01234567?sig=canary%2Bmcp%2F12345".to_owned(),
+            headers: [].into(),
+        });
+        let said = json!(["canary+mcp/12345 of canary%2Bmcp%2F12345", "dXNlcjpwQHNz", "0123456789abcdef01234567"]);
+        assert_eq!(
+            Redaction::of(&http, &environment).redact_value(said),
+            json!(["[query sig] of [query sig]", "[address user]", "[address path]"])
         );
     }
 
