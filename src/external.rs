@@ -328,7 +328,7 @@ impl Inner {
         let connection = AgentConnection::start(who.name.clone(), spawned, secrets, &self.scope);
         let connection = connection.map_err(AgentStartError::Watch)?;
         let limit = who.runtime.timeouts.start.duration();
-        let greeting = connection.request("initialize", greeting(admitted));
+        let greeting = connection.initialize(greeting(admitted));
         let greeted = agent_sandbox::limit_start(gate.as_deref(), limit, greeting).await;
         let problem = match greeted {
             Some(Ok(about)) if about["protocolVersion"] == 1 => {

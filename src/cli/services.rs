@@ -291,12 +291,14 @@ fn dependents(plan: &Plan, service: &ServiceEntry) -> Vec<String> {
     names
 }
 
+/// Returns how the service is reached, without the secrets that are written in its manifest.
 fn transport(manifest: &crate::manifest::ServiceManifest) -> String {
-    match &manifest.transport {
+    let text = match &manifest.transport {
         Transport::Builtin(_) => "in process".to_owned(),
         Transport::Stdio(stdio) => format!("runs {} {}", stdio.command, stdio.args.join(" ")).trim_end().to_owned(),
         Transport::Http(http) => format!("at {}", http.url),
-    }
+    };
+    literal_secrets(&manifest.transport).hide(&text)
 }
 
 fn service_json(plan: &Plan, service: &ServiceEntry, reports: &[StatusReport]) -> Value {

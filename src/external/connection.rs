@@ -2,7 +2,7 @@
 //! does not interpret the rest of it.
 //!
 //! Invariant: lines are dispatched in order, each before the next is read. Every request that Skein sends gets a reply
-//! or an error, even if the process ends.
+//! or an error, even if the process ends. No error contains a secret that the process was given.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,8 +97,10 @@ pub(super) struct AgentConnection {
     pub(super) tasks: TaskScope,
     /// Cancellation tokens of the agent's pending requests, by request id.
     client_requests: Mutex<HashMap<String, CancellationToken>>,
-    /// The agent's reply to `initialize`.
+    /// The agent's reply to `initialize`, without secrets.
     pub(super) about: std::sync::OnceLock<Value>,
+    /// What the process was given. It may repeat a value in any error.
+    secrets: SecretValues,
 }
 
 #[derive(Default)]
@@ -119,7 +121,7 @@ impl AgentConnection {
         scope: &TaskScope,
     ) -> std::io::Result<Arc<Self>> {
         let SpawnedProgram { group, pipes: Pipes { stdin, stdout, stderr }, has_unix_sockets, .. } = program;
-        let (connection, lines, closing) = Self::new(name, group.id(), has_unix_sockets, scope);
+        let (connection, lines, closing) = Self::new(name, group.id(), has_unix_sockets, secrets.clone(), scope);
         let stop = connection.stop.clone();
         let (said, last_words) = watch::channel(String::new());
         scope.spawn(log(connection.name.clone(), stderr, secrets, said));
@@ -148,6 +150,7 @@ impl AgentConnection {
         name: AgentName,
         pid: u32,
         has_unix_sockets: bool,
+        secrets: SecretValues,
         scope: &TaskScope,
     ) -> (Arc<Self>, mpsc::UnboundedReceiver<OutgoingLine>, watch::Sender<Option<String>>) {
         let (out, lines) = mpsc::unbounded_channel();
@@ -168,12 +171,24 @@ impl AgentConnection {
             tasks: scope.clone(),
             client_requests: Mutex::default(),
             about: std::sync::OnceLock::new(),
+            secrets,
         };
         (Arc::new(connection), lines, closing)
     }
 
     pub(super) fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Returns a text of the agent without the secrets that the process was given.
+    pub(super) fn hide_secrets(&self, text: &str) -> String {
+        self.secrets.hide(text)
+    }
+
+    /// Sends `initialize`. The reply is without secrets, because its texts are logged and shown.
+    pub(super) async fn initialize(&self, greeting: Value) -> Result<Value, RpcError> {
+        let about = self.request("initialize", greeting).await?;
+        Ok(self.secrets.hide_json(about))
     }
 
     /// Returns why the process ended. `None` while it runs.
@@ -325,7 +340,10 @@ impl AgentConnection {
             (Some("session/update"), None) => self.handle_update(message.params),
             (Some("$/cancel_request"), None) => self.handle_cancel(message.params),
             (Some("elicitation/complete"), None) => self.handle_page_done(message.params),
-            (Some(method), None) => tracing::debug!(agent = %self.name, method, "a notification that is not passed on"),
+            (Some(method), None) => {
+                let method = self.hide_secrets(method);
+                tracing::debug!(agent = %self.name, method, "a notification that is not passed on");
+            }
             (Some(method), Some(id)) => self.handle_request(method, id, message.params),
             (None, Some(id)) => self.handle_reply(id, message.result, message.error),
             (None, None) => return Err(()),
@@ -349,6 +367,7 @@ impl AgentConnection {
         if sessions.opening > 0 && sessions.early.len() < MAX_EARLY && size + params.get().len() <= MAX_EARLY_BYTES {
             sessions.early.push((session_id, params.to_owned()));
         } else {
+            let session_id = self.hide_secrets(&session_id);
             tracing::debug!(agent = %self.name, session_id, "an update about a session that is not known");
         }
     }
@@ -406,8 +425,8 @@ impl AgentConnection {
         let Some(waiting) = id.get().parse().ok().and_then(|id: u64| lock(&self.waiting).remove(&id)) else { return };
         let answer = match error {
             Some(error) => {
-                let message = error["message"].as_str().unwrap_or("no reason given").to_owned();
-                let data = error.get("data").cloned();
+                let message = self.hide_secrets(error["message"].as_str().unwrap_or("no reason given"));
+                let data = error.get("data").cloned().map(|data| self.secrets.hide_json(data));
                 Err(RpcError { code: error["code"].as_i64().unwrap_or(-32603), message, data })
             }
             None => Ok(result.and_then(|result| serde_json::from_str(result.get()).ok()).unwrap_or_default()),

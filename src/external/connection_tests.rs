@@ -1,10 +1,15 @@
 //! Agents that send updates early, and agents that read no answers.
 
 use super::*;
+use crate::services::Environment;
 
 /// Returns a connection without a process, and the lines that it sends.
 fn connection() -> (Arc<AgentConnection>, mpsc::UnboundedReceiver<OutgoingLine>) {
-    let (connection, lines, _) = AgentConnection::new(AgentName::new("helper"), 0, false, &TaskScope::new());
+    connection_with(SecretValues::default())
+}
+
+fn connection_with(secrets: SecretValues) -> (Arc<AgentConnection>, mpsc::UnboundedReceiver<OutgoingLine>) {
+    let (connection, lines, _) = AgentConnection::new(AgentName::new("helper"), 0, false, secrets, &TaskScope::new());
     (connection, lines)
 }
 
@@ -131,4 +136,31 @@ async fn further_requests_are_refused_while_answers_are_unread() {
     request(MAX_CLIENT_REQUESTS + 1);
     let (line, _permit) = lines.recv().await.unwrap();
     assert!(line.contains(r#""result":"the answer""#), "{line}");
+}
+
+/// Returns the id of the next request that a connection sends.
+async fn next_request(lines: &mut mpsc::UnboundedReceiver<OutgoingLine>) -> Value {
+    let (line, _) = lines.recv().await.unwrap();
+    serde_json::from_str::<Value>(&line).unwrap()["id"].take()
+}
+
+#[tokio::test]
+async fn replies_of_an_agent_repeat_no_secret() {
+    let secrets = Environment::new([("KEY".into(), "canary-5d1f0c".into())]).secrets_in("${env:KEY}");
+    let (connection, mut lines) = connection_with(secrets);
+    let greet = async {
+        let id = next_request(&mut lines).await;
+        let about = json!({"agentInfo": {"name": "of canary-5d1f0c"}, "protocolVersion": 1});
+        receive(&connection, &json!({"jsonrpc": "2.0", "id": id, "result": about}));
+    };
+    let (about, ()) = tokio::join!(connection.initialize(json!({})), greet);
+    assert_eq!(about, Ok(json!({"agentInfo": {"name": "of ${env:KEY}"}, "protocolVersion": 1})));
+    let refuse = async {
+        let id = next_request(&mut lines).await;
+        let error = json!({"code": -1, "message": "no canary-5d1f0c", "data": {"details": ["canary-5d1f0c"]}});
+        receive(&connection, &json!({"jsonrpc": "2.0", "id": id, "error": error}));
+    };
+    let (refused, ()) = tokio::join!(connection.request("session/prompt", json!({})), refuse);
+    let data = Some(json!({"details": ["${env:KEY}"]}));
+    assert_eq!(refused, Err(RpcError { code: -1, message: "no ${env:KEY}".to_owned(), data }));
 }

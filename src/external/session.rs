@@ -217,8 +217,9 @@ impl AcpSession {
             Some("refusal") => StopReason::Refusal,
             Some("cancelled") => StopReason::Cancelled,
             Some(other) => StopReason::failure(format!(
-                "`{}` ended the turn with the stop reason `{other}`, which ACP does not know",
-                self.client.agent.name
+                "`{}` ended the turn with the stop reason `{}`, which ACP does not know",
+                self.client.agent.name,
+                self.connection.hide_secrets(other)
             )),
             None => StopReason::failure(format!("`{}` ended the turn without a stop reason", self.client.agent.name)),
         }
@@ -291,6 +292,7 @@ impl SessionHandler for AcpSession {
                 match valid::update(params) {
                     Some((typed, told)) => lock(&self.client.relay).other(typed, told),
                     None => {
+                        let kind = self.connection.hide_secrets(&kind);
                         tracing::debug!(agent = %self.client.agent.name, kind, "an update that the protocol does not know")
                     }
                 }

@@ -439,7 +439,10 @@ async fn subscribe(peer: Peer<RoleClient>, client: McpClient, ending: Cancellati
                     client.mark_changed();
                 }
             }
-            Err(error) => tracing::info!(service = %client.service, %error, "changes of its lists are not received"),
+            Err(error) => {
+                let error = client.hide_secrets(&error.to_string());
+                tracing::info!(service = %client.service, error, "changes of its lists are not received");
+            }
         }
     };
     tokio::select! {

@@ -181,8 +181,9 @@ impl<'a> RemoteTurn<'a> {
                         return Ok(stop);
                     }
                 }
-                Err(RemoteError::Http(error)) if failures < MAX_FAILURES => {
-                    tracing::warn!(agent = %session.agent.name, %error, "the task cannot be read; trying again");
+                Err(error @ RemoteError::Http(_)) if failures < MAX_FAILURES => {
+                    let reason = session.failure(&error);
+                    tracing::warn!(agent = %session.agent.name, reason, "the task cannot be read; trying again");
                     failures += 1;
                 }
                 Err(error) => return Err(error),
