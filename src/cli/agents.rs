@@ -12,10 +12,12 @@ use super::{Global, runtime, workspace};
 use crate::graph::{Plan, ProcessKind, profile_json, profile_text};
 use crate::ids::{AgentName, ModeId};
 use crate::manifest::{
-    AgentEntry, AgentProgram, AgentRuntime, Dependency, DependencyKind, GroupEntry, ModeEntry, TaskWorkspace,
+    AgentEntry, AgentProgram, AgentRuntime, Dependency, DependencyKind, GroupEntry, HttpTransport, ModeEntry,
+    StdioTransport, TaskWorkspace, Transport,
 };
 use crate::project::find_agent;
 use crate::runtime::reports;
+use crate::services::literal_secrets;
 
 #[derive(Debug, Args)]
 pub(super) struct AgentsArgs {
@@ -116,12 +118,17 @@ fn show(plan: &Plan, agent: &AgentEntry, running: &RunningAgents, output: &mut C
         output.line(&format!("overrides: {}", display_line(file)));
     }
     if let Some(AgentRuntime::A2a(a2a)) = &manifest.runtime {
-        output.line(&format!("connects to: {} (A2A)", display_line(&a2a.url)));
+        let transport = HttpTransport { url: a2a.url.clone(), headers: a2a.headers.clone() };
+        let url = literal_secrets(&Transport::Http(transport)).hide(&a2a.url);
+        output.line(&format!("connects to: {} (A2A)", display_line(&url)));
         output.line(REMOTE);
     }
     if let Some(AgentRuntime::Acp(acp)) = &manifest.runtime {
-        let AgentProgram { command, args, .. } = acp.program();
-        output.line(&format!("runs: {}", display_line(&[&[command], args.as_slice()].concat().join(" "))));
+        let AgentProgram { command, args, env } = acp.program();
+        let line = [std::slice::from_ref(&command), args.as_slice()].concat().join(" ");
+        let transport = StdioTransport { command, args, env, cwd: None };
+        let line = literal_secrets(&Transport::Stdio(transport)).hide(&line);
+        output.line(&format!("runs: {}", display_line(&line)));
         if plan.is_unfenced(agent) {
             output.line(UNFENCED);
         }
