@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
@@ -196,6 +197,41 @@ async fn a_remote_agent_makes_a_limited_number_of_requests() {
     let failed = client.answer(&id).to_string();
     assert!(failed.contains("it has made more than 200 requests in one turn"), "{failed}");
     assert_eq!((asked.borrow().len(), there.asked("SendMessage")), (201, 201));
+}
+
+/// An agent that repeats the request when its task is read for the first time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_look_at_a_task_is_logged_without_the_key() {
+    let looks = AtomicUsize::new(0);
+    let there = HttpServer::start(move |request| {
+        if request.line().0 == "GET" {
+            let url = format!("http://{}/mcp", request.header("host").expect("a host"));
+            let interface = json!({"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"});
+            return Reply::Json(json!({"supportedInterfaces": [interface], "capabilities": {"streaming": false}}));
+        }
+        let task = |state: &str| {
+            let message = json!({"messageId": "m1", "role": "ROLE_AGENT", "parts": [{"text": "done"}]});
+            json!({"id": "t1", "contextId": "c1", "status": {"state": state, "message": message}})
+        };
+        let result = match request.body["method"].as_str() {
+            Some("SendMessage") => {
+                json!({"task": {"id": "t1", "contextId": "c1", "status": {"state": "TASK_STATE_WORKING"}}})
+            }
+            _ if looks.fetch_add(1, Ordering::Relaxed) == 0 => {
+                return Reply::Full(503, String::new(), json!({"refused": request.head}));
+            }
+            _ => task("TASK_STATE_COMPLETED"),
+        };
+        Reply::Json(json!({"jsonrpc": "2.0", "id": request.body["id"], "result": result}))
+    })
+    .await;
+    let here = Sandbox::new().with("THERE_TOKEN", TOKEN);
+    here.install(&manifest(&there.url, &plain_mode()));
+    let run = here.skein(&["run", "-a", "there", "hello"]);
+    assert!(run.stdout.contains("done"), "{}", run.whole());
+    let log: String = here.log().iter().map(Value::to_string).collect();
+    assert!(log.contains("the task cannot be read") && log.contains("HTTP 503"), "{log}");
+    assert!(!log.contains(TOKEN) && !run.whole().contains(TOKEN), "{log}");
 }
 
 #[test]

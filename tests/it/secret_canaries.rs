@@ -2,10 +2,14 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::support::http::{HttpServer, Reply};
 use crate::support::model::{Answer, ScriptedModel, has_result};
+use crate::support::outside;
+use crate::support::peers::Peer;
 use crate::support::serve::{Server, bearer, token};
 use crate::support::{Sandbox, agent, echo, files_below, mode, service, with};
 
@@ -117,6 +121,9 @@ async fn no_key_leaves_the_place_it_came_from() {
     let probe = sandbox.skein(&["--manifests", "wiring", "services", "--probe", "away"]).whole();
     assert!(probe.contains("a server answers at"), "{probe}");
     said.push_str(&probe);
+    let services = sandbox.skein(&["--manifests", "wiring", "services"]).whole();
+    assert!(services.contains("at http://127.0.0.1:9/mcp?"), "{services}");
+    said.push_str(&services);
     // The test can fail: the conversation is in the export, and the model got its key.
     assert!(said.contains(PROMPT) && said.contains(OUTPUT), "{said}");
     assert!(model.keys().iter().any(|sent| sent.contains(key("the key of the model"))));
@@ -171,5 +178,114 @@ fn the_server_shows_no_key_and_no_conversation() {
     }
     for text in [PROMPT, OUTPUT] {
         assert!(!metrics.contains(text) && !log.contains(text), "{text}");
+    }
+}
+
+/// An external agent that names its keys in `agentInfo`, and in the error with which it answers each prompt.
+const LOUD_AGENT: &str = r#"
+all="$KEY $VALUE $2"
+while read -r line; do
+  id=${line#*'"id":'}
+  id=${id%%,*}
+  case $line in
+    *'"method":"initialize"'*)
+      printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":1,"agentCapabilities":{},' "$id"
+      printf '"agentInfo":{"name":"helper with %s","version":"1"}}}\n' "$all" ;;
+    *'"method":"session/new"'*)
+      printf '{"jsonrpc":"2.0","id":%s,"result":{"sessionId":"s1"}}\n' "$id" ;;
+    *'"method":"session/prompt"'*)
+      printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"no %s",' "$id" "$all"
+      printf '"data":{"details":"but %s"}}}\n' "$all" ;;
+  esac
+done
+"#;
+
+#[test]
+fn no_key_of_an_external_agent_is_kept_or_shown() {
+    const REFERENCE: &str = "canary-agent-reference-64c0d1";
+    const LITERAL: &str = "canary-agent-literal-a90be2";
+    const ARGUMENT: &str = "canary-agent-argument-17f5c8";
+    let sandbox = Sandbox::outside_tmp().with("EXT_KEY", REFERENCE).with("SKEIN_LOG", "debug");
+    sandbox.write("home/loud.sh", LOUD_AGENT);
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let script = sandbox.path("home/loud.sh").display().to_string();
+    let peer = Peer {
+        command: "sh".to_owned(),
+        args: vec![script, "--api-key".to_owned(), ARGUMENT.to_owned()],
+        env: vec![pair("KEY", "${env:EXT_KEY}"), pair("VALUE", LITERAL)],
+    };
+    let manifest = outside::manifest("helper", &peer, &[outside::mode("default", json!([]), json!([]))]);
+    // One field on each line, because warnings quote lines.
+    sandbox.write("config/agents/helper.json", &format!("{manifest:#}\n"));
+    let shown = sandbox.skein(&["agents", "show", "helper"]).whole();
+    assert!(shown.contains("--api-key ${env:api-key}"), "{shown}");
+    let failed = sandbox.skein(&["run", "-a", "helper", "hello"]).whole();
+    let said = failed.split_whitespace().collect::<Vec<_>>().join(" ");
+    // The test can fail: the agent repeated its keys.
+    assert!(said.contains("the agent `helper` failed: no ${env:") && said.contains(": but ${env:"), "{said}");
+    let model = ["run", "-a", "coding", "-m", "security", "--model", "acp:helper", "hello"];
+    let as_model = sandbox.skein(&model).whole();
+    assert!(as_model.contains("${env:"), "{as_model}");
+    let log: String = sandbox.log().iter().map(Value::to_string).collect();
+    assert!(log.contains("an external agent runs") && log.contains("helper with ${env:"), "{log}");
+    let mut exported = String::new();
+    let listed = sandbox.skein(&["sessions", "list", "--json"]).json();
+    for session in listed.as_array().expect("sessions") {
+        let id = session["id"].as_str().expect("an id");
+        exported.push_str(&sandbox.skein(&["sessions", "export", id]).stdout);
+        exported.push_str(&sandbox.skein(&["sessions", "export", id, "--format", "markdown"]).stdout);
+    }
+    assert!(exported.contains("hello"), "{exported}");
+    for canary in [REFERENCE, LITERAL, ARGUMENT] {
+        let texts = [("stderr", &failed), ("the model", &as_model), ("the log", &log), ("exports", &exported)];
+        for (place, text) in texts.into_iter().chain([("the agent", &shown)]) {
+            assert!(!text.contains(canary), "{canary} is in {place}: {text}");
+        }
+        assert_eq!(files_with(&sandbox.path("data"), canary, ""), [""; 0], "{canary}");
+    }
+}
+
+/// A server that repeats its secrets in other forms than those of the manifest.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_secret_of_a_url_is_shown_in_another_form() {
+    const PAIR: &str = "app:canary-password-31d5a8";
+    const PATH: &str = "canarypath0123456789abcdef";
+    const QUERY: [&str; 2] = ["canary%2Bsig%2F5e0b17", "canary+sig/5e0b17"];
+    const HEADER: &str = "Token user=\"canary-escaped-c4e1f2\"x";
+    const ARGUMENT: &str = "canary-listed-08bd36";
+    let basic = STANDARD.encode(PAIR);
+    let decoded = format!("{PAIR} {basic} {PATH} {} {}", QUERY[1], json!({"x-auth": HEADER}));
+    let server = HttpServer::start(move |request| {
+        let id = &request.body["id"];
+        let message = format!("refused: {} {decoded}", request.head.replace("\r\n", " "));
+        match &request.body["method"] {
+            Value::Null => Reply::Status(405),
+            _ if id.is_null() => Reply::Status(202),
+            _ => Reply::Json(json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": message}})),
+        }
+    })
+    .await;
+    let sandbox = Sandbox::outside_tmp().with("SKEIN_LOG", "debug");
+    let url = server.url.replace("http://", &format!("http://{PAIR}@"));
+    let url = format!("{}?sig={}", url.replace("/mcp", &format!("/{PATH}/mcp")), QUERY[0]);
+    let away = service("away", json!({"http": {"url": url, "headers": {"x-auth": HEADER}}}));
+    let listed = json!({"stdio": {"command": "sh", "args": ["-c", "exit 1", "listed", "--api-key", ARGUMENT]}});
+    for (name, manifest) in [("away", away), ("listed", service("listed", listed))] {
+        sandbox.write(&format!("config/services/{name}.yaml"), &format!("{manifest:#}\n"));
+    }
+    let probe = sandbox.skein(&["services", "--probe", "away"]).whole();
+    let services = sandbox.skein(&["services"]).whole();
+    // The test can fail: the server got the secrets, and the list has the services.
+    let heads: String = server.requests().iter().map(|request| request.head.clone()).collect();
+    assert!(heads.contains(QUERY[0]) && heads.contains(PATH) && heads.contains(HEADER), "{heads}");
+    assert!(probe.contains("refused:"), "{probe}");
+    assert!(services.contains("at http://${env:user}@127.0.0.1:"), "{services}");
+    assert!(services.contains("runs sh -c exit 1 listed --api-key ${env:api-key}"), "{services}");
+    let log: String = sandbox.log().iter().map(Value::to_string).collect();
+    for canary in ["canary-password", basic.as_str(), PATH, QUERY[0], QUERY[1], "canary-escaped", ARGUMENT] {
+        for (place, text) in [("the probe", &probe), ("the list", &services), ("the log", &log)] {
+            assert!(!text.contains(canary), "{canary} is in {place}: {text}");
+        }
+        assert_eq!(files_with(&sandbox.path("data"), canary, ""), [""; 0], "{canary}");
     }
 }

@@ -271,6 +271,24 @@ fn a_key_in_a_log_message_of_a_server_is_not_logged() {
     }
 }
 
+#[test]
+fn a_key_in_the_refusal_of_a_subscription_is_not_logged() {
+    let sandbox = Sandbox::new().with("SKEIN_LOG", "debug");
+    let mut client = Acp::able(&sandbox, &[], &json!({"session": {"notices": {}}}));
+    client.on_permission("allow_once");
+    let env = json!([{"name": "SERVICE_KEY", "value": VARIABLE}]);
+    let args = ["--talks", "--newer", "--refuse-subscriptions"];
+    let server = json!({"name": "parrot", "command": servers::mcp_echo(), "args": args, "env": env});
+    let session = client.session_with(json!([server]));
+    client.prompt(&session, "/parrot.whisper {\"text\": \"hello\"}");
+    eventually("the refusal is logged", || logged(&sandbox).contains("changes of its lists are not received"));
+    assert_eq!(client.finish().1, 0);
+    let log = logged(&sandbox);
+    assert!(log.contains("no subscription with ${env:SERVICE_KEY}"), "{log}");
+    assert_clean("the log", &log, [VARIABLE]);
+    assert_clean("stderr", &read(sandbox.path("stderr")), [VARIABLE]);
+}
+
 /// Shows its environment, with a service if it has one, and else with the shell.
 fn environment_model() -> ScriptedModel {
     ScriptedModel::new(|request| {

@@ -54,6 +54,8 @@ struct Flags {
     visits: bool,
     /// Calls the services that it requires.
     requires: bool,
+    /// Refuses subscriptions, and repeats the key in its environment.
+    refuse_subscriptions: bool,
     /// How it answers the question for its versions.
     discover: Option<String>,
     /// Every message that it receives is written here, one a line.
@@ -88,6 +90,7 @@ impl Flags {
                 "--talks" => flags.talks = true,
                 "--visits" => flags.visits = true,
                 "--requires" => flags.requires = true,
+                "--refuse-subscriptions" => flags.refuse_subscriptions = true,
                 "--newer" => flags.discover = Some("newer".to_owned()),
                 "--discover" => flags.discover = Some(value()?),
                 "--log-messages" => flags.log_messages = Some(value()?),
@@ -214,6 +217,10 @@ impl Server {
         }
         match method.as_str() {
             "server/discover" => greeting::discover(self.flags.discover.as_deref(), &id, &self.capabilities()),
+            "subscriptions/listen" if self.flags.refuse_subscriptions => {
+                let key = std::env::var("SERVICE_KEY").unwrap_or_default();
+                refuse(&id, -32603, &format!("no subscription with {key}"));
+            }
             "subscriptions/listen" if self.talks.newer => self.talks.subscribed(&id),
             "initialize" => {
                 let client = message["params"]["capabilities"].clone();
