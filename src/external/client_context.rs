@@ -16,6 +16,11 @@ use crate::tool::SessionContext;
 use crate::tool::ask::Asker;
 use crate::tool::editor::Terminal;
 
+/// Maximum number of pages of a turn whose completion the agent may report.
+const MAX_PAGES: usize = 100;
+/// Maximum bytes of the id of a page.
+pub(super) const MAX_PAGE_ID: usize = 1 << 10;
+
 /// The binding that decides the agent's requests, the asker for its user and the context of its session.
 #[derive(Clone)]
 pub(super) struct SessionBinding {
@@ -35,8 +40,8 @@ pub(super) struct ClientContext {
     pub(super) relay: Mutex<UpdateRelay>,
     pub(super) calls: CallIds,
     pub(super) terminals: Mutex<HashMap<String, Arc<dyn Terminal>>>,
-    /// Ids of the pages that the agent has asked the user to open.
-    pub(super) pages: Mutex<HashSet<String>>,
+    /// Ids of the pages that the agent has asked the user to open in this turn.
+    pages: Mutex<HashSet<String>>,
 }
 
 impl ClientContext {
@@ -81,9 +86,10 @@ impl ClientContext {
         *lock(&self.turn) = cancel.child_token();
     }
 
-    /// Cancels the requests that still run or wait for the turn.
+    /// Cancels the requests that still run or wait for the turn, and forgets its pages.
     pub(super) fn end_turn(&self) {
         lock(&self.turn).cancel();
+        lock(&self.pages).clear();
     }
 
     pub(super) fn turn_cancel(&self) -> CancellationToken {
@@ -92,6 +98,14 @@ impl ClientContext {
 
     pub(super) fn notifier(&self) -> Option<Arc<dyn Notifier>> {
         lock(&self.relay).notifier()
+    }
+
+    /// Remembers a page that the user is asked to open. The completion of a page over the limit is not reported.
+    pub(super) fn add_page(&self, id: &str) {
+        let mut pages = lock(&self.pages);
+        if pages.len() < MAX_PAGES {
+            pages.insert(id.to_owned());
+        }
     }
 
     /// Reports to the asker that the page `id`, which the user was asked to open, is done.

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::client_context::{ClientContext, SessionBinding};
+use super::client_context::{ClientContext, MAX_PAGE_ID, SessionBinding};
 use super::rpc::RpcError;
 use super::{lock, valid};
 use crate::agents::{Event, StatusUpdate};
@@ -38,8 +38,10 @@ const RESERVED: [&str; 20] = [
 /// Maximum number of output bytes kept for a command, also if the agent sets no limit.
 const OUTPUT_LIMIT: u64 = 1 << 20;
 const MAX_TERMINALS: usize = 32;
-/// Maximum number of bytes shown of an elicitation message.
+/// Maximum number of bytes shown of an elicitation message, or of the title of a permission request.
 const MAX_MESSAGE: usize = 4096;
+/// Maximum bytes of the input of a refused call in the history.
+const MAX_REFUSED_INPUT: usize = 8 << 10;
 
 /// The client capabilities that a mode grants to the agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -321,8 +323,9 @@ impl ClientRequest<'_> {
         let input = call.get("rawInput").filter(|input| !input.is_null()).cloned();
         let title = request.tool_call.fields.title.clone().or_else(|| lock(&self.client.relay).call_name(&id));
         let title = title.unwrap_or_else(|| "something it does not name".to_owned());
+        let title = truncate(&title, MAX_MESSAGE).to_owned();
         let refuse = || {
-            let arguments = input.clone().unwrap_or_else(|| json!({}));
+            let arguments = refused_input(input.as_ref());
             let shown = ToolUse::new(self.client.calls.issue(), title.clone(), arguments);
             lock(&self.client.relay).refuse(&id, shown);
         };
@@ -382,7 +385,7 @@ impl ClientRequest<'_> {
         let text = |key: &str| whole[key].as_str().map(str::to_owned);
         let wanted = match whole["mode"].as_str() {
             Some("url") => ElicitationKind::Page {
-                id: text("elicitationId").ok_or_else(unreadable)?,
+                id: text("elicitationId").filter(|id| id.len() <= MAX_PAGE_ID).ok_or_else(unreadable)?,
                 url: text("url").ok_or_else(unreadable)?,
             },
             Some("form") => {
@@ -390,9 +393,6 @@ impl ClientRequest<'_> {
             }
             _ => return Err(unreadable()),
         };
-        if let ElicitationKind::Page { id, .. } = &wanted {
-            lock(&self.client.pages).insert(id.clone());
-        }
         let question = Elicitation {
             by: self.client.agent.title.clone(),
             call: text("toolCallId").and_then(|id| self.client.calls.admit(&id)).map(Into::into),
@@ -402,6 +402,9 @@ impl ClientRequest<'_> {
         if let Some(reason) = question.refusal() {
             self.tell_refused("its own question", &reason);
             return Ok(json!({"action": "decline"}));
+        }
+        if let ElicitationKind::Page { id, .. } = &question.kind {
+            self.client.add_page(id);
         }
         let said = tokio::select! {
             biased;
@@ -422,6 +425,16 @@ fn arguments(value: Value) -> Map<String, Value> {
         Value::Object(map) => map,
         _ => Map::new(),
     }
+}
+
+/// Returns the input of a refused call for the history. A long one is replaced by its beginning as text.
+fn refused_input(input: Option<&Value>) -> Value {
+    let Some(input) = input else { return json!({}) };
+    let text = input.to_string();
+    if text.len() <= MAX_REFUSED_INPUT {
+        return input.clone();
+    }
+    json!({"truncated": truncate(&text, MAX_REFUSED_INPUT)})
 }
 
 fn allows(kind: acp::PermissionOptionKind) -> bool {

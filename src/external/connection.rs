@@ -33,6 +33,8 @@ const MAX_EARLY_BYTES: usize = 4 << 20;
 const MAX_CLIENT_REQUESTS: usize = 32;
 /// Maximum number of refusals that are not written yet.
 const MAX_REFUSALS: usize = 1024;
+/// Maximum bytes of the id and of the method of a request. A refusal repeats both.
+const MAX_REQUEST_NAME: usize = 1 << 10;
 /// How long [`AgentConnection::tell`] waits for a reply that no caller needs.
 const DETACHED_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -57,10 +59,14 @@ struct SessionIdParams {
 
 /// Receives the messages of one session. The connection calls it in the order of the messages.
 pub(super) trait SessionHandler: Send + Sync {
-    /// Blocks the reader while too much waits to be written. Returns false if the update must be dropped.
+    /// Blocks the reader while too much waits to be written. Returns false if the message must be dropped.
     fn wait_for_room(&self) -> bool;
 
     fn handle_update(&self, params: &RawValue);
+
+    /// Counts a request against the limits of the turn. `bytes` is the size of its params. Fails if the request exceeds
+    /// a limit.
+    fn admit_request(&self, method: &str, bytes: usize) -> Result<(), RpcError>;
 
     /// Answers a request of the agent. `cancel` is cancelled if the agent withdraws it.
     fn answer(
@@ -146,7 +152,7 @@ impl AgentConnection {
     }
 
     /// Returns a connection with the lines that it sends, and the sender of the reason why its process has ended.
-    fn new(
+    pub(super) fn new(
         name: AgentName,
         pid: u32,
         has_unix_sockets: bool,
@@ -325,7 +331,7 @@ impl AgentConnection {
     }
 
     /// Handles one line of the process's output.
-    fn receive(self: &Arc<Self>, line: &[u8]) -> LineVerdict {
+    pub(super) fn receive(self: &Arc<Self>, line: &[u8]) -> LineVerdict {
         self.health().record_activity(Instant::now());
         match self.handle_line(line) {
             Ok(()) => LineVerdict::Message,
@@ -374,6 +380,10 @@ impl AgentConnection {
 
     /// Answers a request on its own task, so that the reader can continue.
     fn handle_request(self: &Arc<Self>, method: &str, id: &RawValue, params: Option<&RawValue>) {
+        if id.get().len() > MAX_REQUEST_NAME || method.len() > MAX_REQUEST_NAME {
+            tracing::warn!(agent = %self.name, "the id or the method of its request is too long; it is ended");
+            return self.stop();
+        }
         let params = params.filter(|params| params.get().starts_with('{'));
         let of = params.and_then(|params| serde_json::from_str::<SessionIdParams>(params.get()).ok());
         let Some(handler) = of.and_then(|of| self.session_of(&of.session_id)) else {
@@ -389,6 +399,12 @@ impl AgentConnection {
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
             return self.refuse(id, RpcError::new(-32603, "this is too much at once; read the answers first"));
         };
+        if !handler.wait_for_room() {
+            return self.refuse(id, RpcError::new(-32800, "the turn was cancelled"));
+        }
+        if let Err(error) = handler.admit_request(method, params.map_or(0, |params| params.get().len())) {
+            return self.refuse(id, error);
+        }
         let params = params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default();
         let (connection, method, id) = (Arc::clone(self), method.to_owned(), id.to_owned());
         let cancel = CancellationToken::new();

@@ -30,6 +30,10 @@ impl SessionHandler for Recorder {
         lock(&self.0).push(serde_json::from_str(params.get()).unwrap());
     }
 
+    fn admit_request(&self, _: &str, _: usize) -> Result<(), RpcError> {
+        Ok(())
+    }
+
     fn answer(
         self: Arc<Self>,
         method: String,
@@ -73,6 +77,20 @@ fn an_agent_that_leaves_too_many_refusals_unread_is_ended() {
 }
 
 #[test]
+fn an_agent_whose_request_has_a_long_id_or_method_is_ended() {
+    let fits = "x".repeat(MAX_REQUEST_NAME - 2);
+    for (id, method) in [(format!("{fits}x"), "unknown".to_owned()), ("1".to_owned(), "x".repeat(MAX_REQUEST_NAME + 1))]
+    {
+        let (connection, mut lines) = connection();
+        // The quotes count, too.
+        receive(&connection, &json!({"jsonrpc": "2.0", "id": fits, "method": "unknown"}));
+        assert!(lines.try_recv().is_ok() && !connection.is_stopping());
+        receive(&connection, &json!({"jsonrpc": "2.0", "id": id, "method": method}));
+        assert!(lines.try_recv().is_err() && connection.is_stopping());
+    }
+}
+
+#[test]
 fn early_updates_have_a_limit_in_bytes() {
     let (connection, _lines) = connection();
     let opening = connection.begin_opening();
@@ -97,6 +115,10 @@ impl SessionHandler for Answerer {
     }
 
     fn handle_update(&self, _: &RawValue) {}
+
+    fn admit_request(&self, _: &str, _: usize) -> Result<(), RpcError> {
+        Ok(())
+    }
 
     fn answer(
         self: Arc<Self>,

@@ -15,6 +15,10 @@ pub(super) const CLIENT_METHODS: [&str; 9] = [
     "elicitation/create",
 ];
 
+/// Client methods that use an existing terminal. Skein neither stores nor shows such a request.
+pub(super) const TERMINAL_METHODS: [&str; 4] =
+    ["terminal/output", "terminal/wait_for_exit", "terminal/kill", "terminal/release"];
+
 /// The error reply to a request, or the reason why no reply arrived.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RpcError {

@@ -17,7 +17,7 @@ use super::connection::{AgentConnection, SessionHandler};
 use super::local::LocalEditor;
 use super::rpc::RpcError;
 use super::services::OfferedServer;
-use super::updates::{TextChunk, UpdateRelay, UpdateVerdict};
+use super::updates::{MAX_REQUESTS, MAX_TURN, MAX_UPDATE, TextChunk, UpdateRelay, UpdateVerdict};
 use super::{client_methods, lock, login, prompt, valid};
 use crate::agents::{ExternalOptionError, ExternalSession, Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::broker::Binding;
@@ -128,6 +128,16 @@ impl AcpSession {
             let text = output.and_then(Result::ok).map(|output| output.text).unwrap_or_default();
             *piece = json!({"type": "content", "content": {"type": "text", "text": text}});
         }
+    }
+
+    /// Counts an update or a request of `bytes` bytes. Returns false if it exceeds the limits of the turn. Notifies the
+    /// user of the first one.
+    fn admit(&self, bytes: usize) -> bool {
+        let verdict = lock(&self.client.relay).admit(bytes);
+        if let (UpdateVerdict::FirstDropped, Some(notifier)) = (verdict, self.client.notifier()) {
+            notifier.status(StatusUpdate::notice(UpdateRelay::drop_notice(self.client.agent.name.as_str())));
+        }
+        verdict == UpdateVerdict::Passes
     }
 
     fn change(&self, change: impl FnOnce(&mut AdvertisedOptions)) {
@@ -261,11 +271,7 @@ impl SessionHandler for AcpSession {
 
     /// Applies an update to the advertised options, or relays it to the turn.
     fn handle_update(&self, params: &RawValue) {
-        let verdict = lock(&self.client.relay).admit(params.get().len());
-        if verdict != UpdateVerdict::Passes {
-            if let (UpdateVerdict::FirstDropped, Some(notifier)) = (verdict, self.client.notifier()) {
-                notifier.status(StatusUpdate::notice(UpdateRelay::drop_notice(self.client.agent.name.as_str())));
-            }
+        if !self.admit(params.get().len()) {
             return;
         }
         let replaying = self.replaying.load(Ordering::Relaxed);
@@ -298,6 +304,18 @@ impl SessionHandler for AcpSession {
                 }
             }
         }
+    }
+
+    fn admit_request(&self, method: &str, bytes: usize) -> Result<(), RpcError> {
+        if !lock(&self.client.relay).count_request(method) {
+            return Err(RpcError::new(-32603, format!("there were {MAX_REQUESTS} requests in this turn already")));
+        }
+        if !self.admit(bytes) {
+            let (turn, request) = (MAX_TURN >> 20, MAX_UPDATE >> 20);
+            let reason = format!("the limits are {turn} MiB in a turn and {request} MiB in a request");
+            return Err(RpcError::new(-32603, reason));
+        }
+        Ok(())
     }
 
     fn answer(
@@ -435,3 +453,7 @@ impl ExternalSession for AcpSessionHandle {
         self.0.connection.closed().is_none() && !self.0.connection.is_stopping()
     }
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -14,6 +14,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::rpc::TERMINAL_METHODS;
 use crate::agents::{ChunkTemplate, Event, Notifier, StatusUpdate};
 use crate::conversation::{Content, Message, MessagePart, Role, ToolUse};
 use crate::ids::call_label;
@@ -96,12 +97,14 @@ impl<'a> TextChunk<'a> {
     }
 }
 
-/// Maximum bytes of updates in one turn. The store keeps them, some of them twice.
-const MAX_TURN: usize = 16 << 20;
-/// Maximum bytes of one update. Parsed, it may take fifty times as much memory.
-const MAX_UPDATE: usize = 4 << 20;
+/// Maximum bytes of updates and requests in one turn. The store keeps them, some of them twice.
+pub(super) const MAX_TURN: usize = 16 << 20;
+/// Maximum bytes of one update or request. Parsed, it may take fifty times as much memory.
+pub(super) const MAX_UPDATE: usize = 4 << 20;
+/// Maximum number of requests in one turn, except those that use an existing terminal.
+pub(super) const MAX_REQUESTS: usize = 5_000;
 
-/// The decision whether an update is passed on.
+/// The decision whether an update or a request is passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UpdateVerdict {
     Passes,
@@ -122,9 +125,11 @@ pub(super) struct UpdateRelay {
     turn_span: Option<WorkSpan>,
     /// Calls that have started and not ended, by id.
     calls: BTreeMap<String, ActiveCall>,
-    /// Bytes of the updates in this turn.
+    /// Bytes of the updates and requests in this turn.
     size: usize,
-    /// True if updates were dropped in this turn.
+    /// Number of requests in this turn that [`MAX_REQUESTS`] limits.
+    requests: usize,
+    /// True if updates or requests were dropped in this turn.
     dropped: bool,
 }
 
@@ -204,7 +209,16 @@ impl UpdateRelay {
         }
     }
 
-    /// Counts an update of `bytes` bytes against the limits of the turn.
+    /// Counts a request against the limit of the turn. Returns false if there were too many.
+    pub(super) fn count_request(&mut self, method: &str) -> bool {
+        if TERMINAL_METHODS.contains(&method) {
+            return true;
+        }
+        self.requests += 1;
+        self.requests <= MAX_REQUESTS
+    }
+
+    /// Counts an update or a request of `bytes` bytes against the limits of the turn.
     pub(super) fn admit(&mut self, bytes: usize) -> UpdateVerdict {
         let size = self.size.saturating_add(bytes);
         if bytes <= MAX_UPDATE && size <= MAX_TURN {
