@@ -171,6 +171,28 @@ fn an_external_agent_has_a_limited_number_of_terminals() {
 }
 
 #[test]
+fn pages_of_an_external_agent_are_limited() {
+    let sandbox = fenced(&[]);
+    let capabilities = json!({"session": {"notices": {}}, "elicitation": {"form": {}, "url": {}}});
+    let mut client = Acp::able(&sandbox, &[], &capabilities);
+    client.on("elicitation/create", |_| Some(json!({"result": {"action": "accept"}})));
+    let session = client.session();
+    client.set_mode(&session, "echo/runner");
+    let mut open = |numbers: &str| {
+        let mark = client.mark();
+        let (_, updates) = client.prompt(&session, &format!("pages {numbers}"));
+        client.settle();
+        let done = client.heard()[mark..].iter().filter(|message| message["method"] == "elicitation/complete");
+        (spoken(&updates), done.count())
+    };
+    assert_eq!(open("101 101 101 0"), ("accepted 101".to_owned(), 100), "a page that is not offered takes no place");
+    assert_eq!(open("0 100 0 0"), ("accepted 100".to_owned(), 0));
+    assert_eq!(open("0 1 1 1024"), ("accepted 1".to_owned(), 1), "the places of the last turn are free");
+    let (refused, _) = open("0 1 1 1025");
+    assert!(refused.starts_with("error -32602"), "{refused}");
+}
+
+#[test]
 fn only_the_end_of_the_output_of_a_terminal_is_kept() {
     let sandbox = fenced(&[]);
     let (mut client, session) = in_mode(&sandbox, "runner");

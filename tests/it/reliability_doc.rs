@@ -28,6 +28,21 @@ fn rows() -> Vec<LimitRow> {
     rows
 }
 
+/// The tests in the table of large inputs. A row without a limit may have none.
+fn large_input_tests() -> Vec<String> {
+    let page = read(repository("docs/reliability.md"));
+    let (_, section) = page.split_once("\n## Large inputs\n").expect("the section");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let mut lines = section.lines().filter(|line| line.starts_with('|'));
+    assert_eq!(lines.next(), Some("| input | limit | at the limit | test |"));
+    let row = Regex::new(r"^\| [^|]+ \| [^|]+ \| [^|]+ \| (?:`([a-z0-9_]+)`|–) \|$").expect("a pattern");
+    let tests = lines.skip(1).filter_map(|line| {
+        let found = row.captures(line).unwrap_or_else(|| panic!("not the form of the others: {line}"));
+        Some(found.get(1)?.as_str().to_owned())
+    });
+    tests.collect()
+}
+
 /// `4 MiB` and `1,000 logins` as numbers.
 fn shown_number(limit: &str) -> u64 {
     let mut words = limit.split(' ');
@@ -64,7 +79,9 @@ fn each_limit_in_the_docs_has_its_test() {
     let folders = ["src", "tests/it"].map(repository);
     let files = folders.iter().flat_map(|folder| files_below(folder));
     let sources: Vec<_> = files.filter(|file| file.extension().is_some_and(|kind| kind == "rs")).map(read).collect();
-    for LimitRow { test, .. } in rows() {
+    let large_inputs = large_input_tests();
+    assert!(!large_inputs.is_empty(), "the table of large inputs names tests");
+    for test in rows().into_iter().map(|row| row.test).chain(large_inputs) {
         let start = format!("fn {test}()");
         assert!(sources.iter().any(|source| source.contains(&start)), "there is no test {test}");
     }

@@ -115,6 +115,7 @@ impl Turn {
                 let answered = self.agent.ask("elicitation/create", params)?;
                 self.say(&format!("{} {}", text_of(&answered, "action"), answered["content"]));
             }
+            "pages" => self.pages(rest)?,
             "edit" => self.edit(rest),
             "raw" => write_line(&rest.replace("$SESSION", &session)),
             "rawupdate" => update(&session, serde_json::from_str(rest).map_err(|error| error.to_string())?),
@@ -204,13 +205,20 @@ impl Turn {
         update(&self.session, json!({"sessionUpdate": "tool_call_update", "toolCallId": call, "status": status}));
     }
 
-    /// Sends so many MiB of updates or of stderr without a line end, and writes to a file how many it got rid of.
+    /// Sends so many MiB of updates, of requests or of stderr without a line end, and writes to a file how many it got rid of.
     fn flood(&self, megabytes: &str, rest: &str, cancelled: &AtomicBool) {
         let (what, file) = rest.split_once(' ').unwrap_or((rest, ""));
         let text = "x".repeat(32 << 10);
         let each = |n: u64| match what {
             "stderr" => drop(std::io::stderr().write_all(text.as_bytes())),
             "text" => update(&self.session, chunk("agent_message_chunk", &text)),
+            "requests" => {
+                let call = json!({"toolCallId": format!("flood-{n}"), "title": "Flood", "rawInput": {"text": text}});
+                let options = json!([{"optionId": "no", "name": "No", "kind": "reject_once"}]);
+                let params = json!({"sessionId": self.session, "toolCall": call, "options": options});
+                // It goes on after a refusal.
+                drop(self.agent.ask("session/request_permission", params));
+            }
             _ => update(
                 &self.session,
                 json!({"sessionUpdate": "tool_call", "toolCallId": format!("flood-{n}"), "title": "Flood",
@@ -281,6 +289,33 @@ impl Turn {
         self.finish(&call, if ["my-once", "my-always"].contains(&chosen) { "completed" } else { "failed" });
         self.say(&format!("chosen {chosen}"));
         answered.map(drop)
+    }
+
+    /// Asks to open pages: so many that no client may open, then so many that it may. Reports so many of the latter as
+    /// done. The last number is the least length of their ids.
+    fn pages(&mut self, numbers: &str) -> Result<(), String> {
+        let numbers: Vec<usize> = numbers.split(' ').map_while(|number| number.parse().ok()).collect();
+        let [unsafe_pages, safe_pages, done, width] = numbers[..] else { return Err("four numbers".to_owned()) };
+        let urls = [("http://example.org/", unsafe_pages), ("https://example.org/", safe_pages)];
+        let mut accepted = Vec::new();
+        for (url, count) in urls {
+            for _ in 0..count {
+                let id = format!("page-{}-", self.agent.next.fetch_add(1, Ordering::SeqCst));
+                let id = format!("{id:x<width$}");
+                let params = json!({"sessionId": self.session, "mode": "url", "message": "Log in.",
+                    "elicitationId": id, "url": url});
+                let answered = self.agent.ask("elicitation/create", params)?;
+                if text_of(&answered, "action") == "accept" {
+                    accepted.push(id);
+                }
+            }
+        }
+        for id in accepted.iter().take(done) {
+            let params = json!({"elicitationId": id});
+            write_line(&json!({"jsonrpc": "2.0", "method": "elicitation/complete", "params": params}).to_string());
+        }
+        self.say(&format!("accepted {}", accepted.len()));
+        Ok(())
     }
 
     fn edit(&mut self, path: &str) {
