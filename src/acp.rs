@@ -26,6 +26,8 @@ mod shared_session;
 mod prompt;
 mod relay;
 mod remote;
+#[cfg(any(test, fuzzing))]
+mod request_params;
 mod restore;
 mod sessions;
 mod stdio;
@@ -52,6 +54,8 @@ use crate::task::TaskScope;
 use connection::ClientConnection;
 #[cfg(any(test, fuzzing))]
 pub use lines::read_lines;
+#[cfg(any(test, fuzzing))]
+pub use request_params::read_request;
 pub use shared_session::{RunningTurn, SessionObserver, SharedPorts, SharedSession, SharedSessions, next_viewer_id};
 use wire::ClientWriter;
 

@@ -1,8 +1,8 @@
-//! Lines of ACP: no reader loses a byte or holds more than its limit, and what an external agent reports reaches the
-//! client in a form that it can read.
+//! Lines of ACP: no reader loses a byte or holds more than its limit. What Skein understands of a client's request, it
+//! understands again. What an external agent reports reaches the client in a form that it can read.
 
 use serde_json::{Value, json};
-use skein::acp::{IncomingMessage, read_lines};
+use skein::acp::{IncomingMessage, read_lines, read_request};
 use skein::external::read_update;
 use skein::services::LineReader;
 
@@ -14,8 +14,9 @@ pub(super) fn run(data: &[u8]) {
         assert!(!line.contains('\n'), "{line:?} is one line");
         let message = IncomingMessage::parse(&line);
         assert!(!message.is_initialize() || !message.opens_session(), "{line:?} is one kind of request");
-        if let Ok(params) = serde_json::from_str(&line) {
-            check_update(params);
+        if let Ok(value) = serde_json::from_str::<Value>(&line) {
+            check_request(&value);
+            check_update(value);
         }
     }
 }
@@ -40,6 +41,14 @@ fn check_agent_lines(data: &[u8]) {
     });
     let expected: Vec<u8> = data.iter().copied().filter(|byte| *byte != b'\n').collect();
     assert_eq!(joined, expected, "no byte is lost");
+}
+
+/// What Skein understands of a request stays the same when it is decoded again.
+fn check_request(request: &Value) {
+    let method = request["method"].as_str().unwrap_or_default();
+    if let Some(understood) = read_request(method, request["params"].clone()) {
+        assert_eq!(read_request(method, understood.clone()), Some(understood), "{method}");
+    }
 }
 
 /// What goes on to the client is valid, so it would pass again unchanged.
