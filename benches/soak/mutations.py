@@ -7,10 +7,13 @@ import random
 WRONG = [None, True, -1, 1e308, 2**63, "", "\u0000", "../../etc/passwd", [], {}, [[[[]]]], {"": {"": {}}}, "x" * 5_000, "\ud800"]
 
 
-def seeds(cwd):
-    """Messages that are right. None of them opens a session that works for long."""
-    session = "00000000-0000-0000-0000-000000000000"
-    prompt = [{"type": "text", "text": "hello"}, {"type": "resource_link", "uri": "file:///a", "name": "a"}]
+# No session has this id.
+UNKNOWN = "00000000-0000-0000-0000-000000000000"
+
+
+def seeds(cwd, session=UNKNOWN):
+    """Messages that are right. None of them opens another session that works for long."""
+    prompt = [{"type": "text", "text": "hello soak:say"}, {"type": "resource_link", "uri": "file:///a", "name": "a"}]
     abilities = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
     requests = [
         ("initialize", {"protocolVersion": 1, "clientCapabilities": abilities}),
@@ -24,7 +27,8 @@ def seeds(cwd):
         ("session/cancel", {"sessionId": session}),
         ("session/close", {"sessionId": session}),
         ("session/delete", {"sessionId": session}),
-        ("session/fork", {"sessionId": session, "cwd": cwd, "mcpServers": []}),
+        # A fork of an open session would stay open.
+        ("session/fork", {"sessionId": UNKNOWN, "cwd": cwd, "mcpServers": []}),
         ("authenticate", {"methodId": "none"}),
         ("$/cancel_request", {"requestId": 1}),
         ("_skein/unknown", {"any": "thing"}),
@@ -74,7 +78,12 @@ def mutate(message):
     return bytes(line.replace(b"\n", b" ").replace(b"\r", b" "))
 
 
-def lines(cwd):
-    messages = seeds(cwd)
-    while True:
-        yield mutate(random.choice(messages))
+def line(cwd):
+    """One mutated line, which names no open session."""
+    return mutate(random.choice(seeds(cwd)))
+
+
+def line_for(session, cwd):
+    """One mutated line for an open session, unless the mutation hits the id."""
+    messages = seeds(cwd, session)
+    return mutate(random.choice([message for message in messages if message["params"].get("sessionId") == session]))

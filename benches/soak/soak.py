@@ -32,12 +32,14 @@ import mutations  # noqa: E402
 import npm_package  # noqa: E402
 from disk import Disk  # noqa: E402
 from monitor import Monitor, command_line, descendants  # noqa: E402
-from soak_clients import RemoteError, SocketClient, StdioClient  # noqa: E402
+from soak_clients import PATIENCE, RemoteError, SocketClient, StdioClient  # noqa: E402
 
 FLAGS = ["--agent", "goose", "--mode", "specialist", "--approval", "auto", "--model", "openai:gpt-4o"]
 LINES_PER_MINUTE = 10_000
 # Lines are sent a little faster, because they wait while Skein is stopped.
 PACE = 60 / 12_000
+# The part of the mutated lines that name an open session, and the part of the sessions that are closed unused.
+LIVE_PART, UNUSED_PART = 0.2, 0.1
 # Seconds by which the wall clock is wrong.
 SHIFTS = [0, 3_600, 86_400, -3_600, -86_400]
 # The kinds of sessions, with their prompts. The orchestrator does not route a prompt with a slash to another mode.
@@ -73,7 +75,7 @@ class Run:
         base.mkdir(parents=True, exist_ok=True)
         # Not in /tmp, which every sandbox replaces.
         self.folder = Path(os.path.realpath(base), f"run-{os.getpid()}")
-        for name in ("home", "config/agents", "data", "project", "tmp", "logs", "disk"):
+        for name in ("home", "config/agents", "data", "project", "tmp/ended", "tmp/steady", "logs", "disk"):
             (self.folder / name).mkdir(parents=True)
         self.cwd = str(self.folder / "project")
         self.counts, self.failures, self.notes = collections.Counter(), [], []
@@ -86,7 +88,7 @@ class Run:
         self.ledger = collections.defaultdict(lambda: collections.defaultdict(list))
         self.numbers = itertools.count(1)
         # Not the scratch folders of sessions: they stay as long as the session is stored.
-        self.monitor = Monitor(self.folder / "tmp", self.folder / "data/state/run")
+        self.monitor = Monitor(self.folder / "tmp", self.folder / "tmp/steady", self.folder / "data/state/run", options.minutes)
         # Skein processes that run now, by their process id.
         self.running, self.clock, self.has_read_only_disk = {}, None, False
         self.names = itertools.count(1)
@@ -142,9 +144,10 @@ class Run:
         self.clock.write_bytes(struct.pack("q", 0))
         self.notes.append("clock jumps: the wall clock of each Skein process, by a library that is loaded with LD_PRELOAD")
 
-    def environment(self, data):
+    def environment(self, data, temporary="ended"):
+        """The environment of a program. Those that run from the beginning to the end have other temporary files."""
         env = {"PATH": os.environ["PATH"], "HOME": str(self.folder / "home"), "SHELL": "/bin/bash"}
-        env |= {"SKEIN_CONFIG_DIR": str(self.folder / "config"), "SKEIN_DATA_DIR": str(data), "TMPDIR": str(self.folder / "tmp")}
+        env |= {"SKEIN_CONFIG_DIR": str(self.folder / "config"), "SKEIN_DATA_DIR": str(data), "TMPDIR": str(self.folder / "tmp" / temporary)}
         env |= {"OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1", "OPENAI_API_KEY": "none"}
         if self.clock:
             env |= {"LD_PRELOAD": str(self.folder / "clock_shift.so"), "SOAK_CLOCK": str(self.clock)}
@@ -160,16 +163,17 @@ class Run:
 
     # Programs
 
-    async def start_acp(self, name, data=None):
+    async def start_acp(self, name, data=None, temporary="ended"):
         with self.errors(name) as errors:
-            client = StdioClient([self.program, "acp", *FLAGS], self.environment(data or self.folder / "data"), self.cwd, errors)
+            env = self.environment(data or self.folder / "data", temporary)
+            client = StdioClient([self.program, "acp", *FLAGS], env, self.cwd, errors)
             client.name = name
             await client.start()
         self.running[client.process.pid] = client
         return client
 
-    async def start_server(self, name):
-        env, pipe = self.environment(self.folder / "data"), asyncio.subprocess.PIPE
+    async def start_server(self, name, temporary="ended"):
+        env, pipe = self.environment(self.folder / "data", temporary), asyncio.subprocess.PIPE
         with self.errors(name) as errors:
             command = [self.program, "serve", "--listen", "127.0.0.1:0", *FLAGS]
             # As for `skein acp`: the methods that end it are those of the client.
@@ -215,7 +219,11 @@ class Run:
             return ledger is self.ledger["disk"] or self.kills[client.process.pid] != kills
 
         try:
-            await self.prompts(client, ledger, session, kind, turns, is_disturbed)
+            # The check of a disk counts prompts.
+            if ledger is not self.ledger["disk"] and random.random() < UNUSED_PART:
+                self.counts["sessions closed unused"] += 1
+            else:
+                await self.prompts(client, ledger, session, kind, turns, is_disturbed)
         finally:
             if not client.closed:
                 await client.call("session/close", sessionId=session)
@@ -289,6 +297,31 @@ class Run:
             if client:
                 await client.close()
                 self.note_problem(client)
+
+    async def steady_rest(self, server):
+        """Runs over the REST API of the server that stays, one after the other."""
+        while self.is_on():
+            number = next(self.numbers)
+            try:
+                run = await asyncio.to_thread(self.rest_run, server, f"marker-{number}- soak:say")
+            except (OSError, ValueError) as error:
+                self.log(f"a run over REST: {error!r}")
+                await asyncio.sleep(0.2)
+                continue
+            text = "".join(part.get("content") or "" for message in run["output"] for part in message["parts"])
+            if run["status"] == "completed" and f"answer-{number}-" in text:
+                self.counts["completed runs over REST"] += 1
+            else:
+                self.counts["failed runs over REST"] += 1
+                self.log(f"a run over REST: {run['status']}: {run['error']}: {text}")
+
+    def rest_run(self, server, text):
+        """Waits for one run, and returns it."""
+        run = {"agent_name": "goose-specialist", "input": [{"role": "user", "parts": [{"content": text}]}]}
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://127.0.0.1:{server.port}/runs", json.dumps(run).encode(), headers)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return json.load(answer)
 
     async def victims(self, kind):
         """Programs that are ended in the middle of a turn, one after the other."""
@@ -371,9 +404,13 @@ class Run:
         """Sends mutated lines to a `skein acp` and a WebSocket, and asks for a valid answer every two seconds."""
         target, socket, sent = await self.start_acp("skein acp with mutated lines"), None, 0
         begun, asked = time.monotonic(), 0
-        for line in mutations.lines(self.cwd):
-            if not self.is_on():
-                break
+        # The open sessions that lines name, by client.
+        sessions = {}
+        while self.is_on():
+            session = sessions.get(socket if sent % 5 == 0 else target)
+            is_live = session is not None and random.random() < LIVE_PART
+            line = mutations.line_for(session, self.cwd) if is_live else mutations.line(self.cwd)
+            self.counts["mutated lines for an open session"] += is_live
             if sent % 5 == 0:
                 try:
                     if socket is None or socket.closed:
@@ -395,7 +432,9 @@ class Run:
                 for client in [target] + ([socket] if socket and not socket.closed else []):
                     try:
                         await client.call("session/list", cwd="/nowhere")
+                        sessions[client] = await self.renew_session(client, sessions.get(client))
                     except RemoteError as error:
+                        sessions.pop(client, None)
                         if not client.closed:
                             self.fail(f"no answer among mutated lines: {error}")
                     self.note_problem(client)
@@ -403,6 +442,19 @@ class Run:
         self.note_end(target, await target.close(), [0])
         if socket:
             await socket.close()
+
+    async def renew_session(self, client, session):
+        """Closes the session that mutated lines have named, if there is one, and opens another."""
+        if session is not None:
+            try:
+                await client.call("session/close", sessionId=session)
+            except RemoteError:
+                # A mutated line may have closed or deleted it.
+                if client.closed:
+                    raise
+            client.take_texts(session)
+        opened = await client.call("session/new", cwd=self.cwd, mcpServers=[])
+        return opened["sessionId"]
 
     async def disk_faults(self):
         """Works on a disk that is full for a while, and on one that is read-only."""
@@ -558,6 +610,8 @@ class Run:
         wanted |= {"calls of server-everything": LEAST_ANSWERS} if len(self.servers) > 1 else {}
         wanted |= {"sandboxed commands": LEAST_ANSWERS} if self.has_sandbox else {}
         wanted["mutated lines"] = self.lines_wanted
+        wanted["mutated lines for an open session"] = int(self.lines_wanted * LIVE_PART / 2)
+        wanted |= {"sessions closed unused": 1, "completed runs over REST": LEAST_ANSWERS}
         for name, least in wanted.items():
             if self.counts[name] < least:
                 self.fail(f"too little was tested: {name}: {self.counts[name]}, and at least {least} are wanted")
@@ -602,11 +656,12 @@ class Run:
 
     async def load(self, seconds):
         """All load and all faults until the deadline."""
-        editor, server = await self.start_acp("skein acp"), await self.start_server("skein serve")
+        editor = await self.start_acp("skein acp", temporary="steady")
+        server = await self.start_server("skein serve", temporary="steady")
         self.monitor.watch("skein acp", editor.process.pid)
         self.monitor.watch("skein serve", server.process.pid)
         work = [self.steady_load(editor, self.ledger["local"]) for _ in range(2)]
-        work += [self.steady_socket(server) for _ in range(2)]
+        work += [self.steady_socket(server) for _ in range(2)] + [self.steady_rest(server)]
         work += [self.victims("acp"), self.victims("serve"), self.kill_children(), self.pause_programs()]
         work += [self.shift_clock(), self.mutated_lines(server), self.disk_faults(), self.measure(seconds)]
         tasks = [asyncio.create_task(self.guard(one)) for one in work]
