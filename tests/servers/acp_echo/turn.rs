@@ -205,7 +205,8 @@ impl Turn {
         update(&self.session, json!({"sessionUpdate": "tool_call_update", "toolCallId": call, "status": status}));
     }
 
-    /// Sends so many MiB of updates, of requests or of stderr without a line end, and writes to a file how many it got rid of.
+    /// Sends so many MiB of updates, of requests or of stderr without a line end. Writes to a file how many it got rid
+    /// of.
     fn flood(&self, megabytes: &str, rest: &str, cancelled: &AtomicBool) {
         let (what, file) = rest.split_once(' ').unwrap_or((rest, ""));
         let text = "x".repeat(32 << 10);
