@@ -17,6 +17,14 @@ use crate::process::{Launch, Pipes, ProcessGroup, Stdin};
 const TIME_LIMIT: Duration = Duration::from_secs(600);
 /// Maximum characters of git's own words in an error.
 const MAX_REASON: usize = 400;
+/// Maximum bytes that a command may print. The list of all files of a large repository takes tens of MiB.
+const MAX_OUTPUT: u64 = 64 << 20;
+/// Bytes that are kept of what a command prints to stderr.
+const MAX_STDERR: u64 = 64 << 10;
+/// Maximum number of changed files in an output. A list may name a file twice.
+const MAX_NAMES: usize = 100_000;
+/// Git prints the names of objects and paths, each with a NUL after it.
+pub(super) const NUL: u8 = 0;
 
 /// Settings that override those of every config.
 const SETTINGS: [(&str, &str); 10] = [
@@ -60,6 +68,8 @@ pub enum GitError {
     Failed { command: String, reason: String },
     #[error("`git {command}` took longer than {} s", TIME_LIMIT.as_secs())]
     TimedOut { command: String },
+    #[error("`git {command}` printed more than {} MiB or {MAX_NAMES} names", MAX_OUTPUT >> 20)]
+    TooMuch { command: String },
 }
 
 /// One command of git.
@@ -133,6 +143,13 @@ impl GitOutput {
     }
 }
 
+/// Returns the entries of a list of changed files, which a command of this name has printed. Fails if there are too many.
+pub(super) fn changed_names<'a>(output: &'a [u8], command: &str) -> Result<Vec<&'a [u8]>, GitError> {
+    let names = output.split(|byte| *byte == NUL).filter(|name| !name.is_empty());
+    let names: Vec<_> = names.take(MAX_NAMES + 1).collect();
+    if names.len() > MAX_NAMES { Err(GitError::TooMuch { command: command.to_owned() }) } else { Ok(names) }
+}
+
 /// Starts git in the environment of the user.
 #[derive(Debug)]
 pub(super) struct GitRunner {
@@ -161,23 +178,34 @@ impl GitRunner {
         };
         let (mut group, pipes) = ProcessGroup::spawn(&launch, None).map_err(GitError::Start)?;
         let Pipes { stdin, mut stdout, mut stderr } = pipes;
+        let broken = |source| GitError::Pipe { command: name.clone(), source };
         let exchange = async {
             let write = async {
                 if let Some(mut stdin) = stdin {
                     // Git may end before it has read everything; its exit code gives the reason.
                     drop(stdin.write_all(&input).await);
                 }
+                Ok::<_, GitError>(())
             };
-            let (mut out, mut err) = (Vec::new(), Vec::new());
-            let ((), read_out, read_err) =
-                tokio::join!(write, stdout.read_to_end(&mut out), stderr.read_to_end(&mut err));
-            read_out?;
-            read_err?;
-            let status = group.status().await?;
-            Ok::<_, io::Error>(GitOutput { code: status.code(), stdout: out, stderr: err })
+            let read_stdout = async {
+                let mut bytes = Vec::new();
+                (&mut stdout).take(MAX_OUTPUT + 1).read_to_end(&mut bytes).await.map_err(broken)?;
+                let is_whole = bytes.len() as u64 <= MAX_OUTPUT;
+                if is_whole { Ok(bytes) } else { Err(GitError::TooMuch { command: name.clone() }) }
+            };
+            let read_stderr = async {
+                let mut bytes = Vec::new();
+                (&mut stderr).take(MAX_STDERR).read_to_end(&mut bytes).await.map_err(broken)?;
+                // A full pipe would stop git.
+                tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await.map_err(broken)?;
+                Ok::<_, GitError>(bytes)
+            };
+            let ((), stdout, stderr) = tokio::try_join!(write, read_stdout, read_stderr)?;
+            let status = group.status().await.map_err(broken)?;
+            Ok::<_, GitError>(GitOutput { code: status.code(), stdout, stderr })
         };
         match tokio::time::timeout(TIME_LIMIT, exchange).await {
-            Ok(output) => output.map_err(|source| GitError::Pipe { command: name, source }),
+            Ok(output) => output,
             Err(_) => Err(GitError::TimedOut { command: name }),
         }
     }
@@ -214,5 +242,40 @@ impl GitRunner {
             environment.insert(format!("GIT_CONFIG_VALUE_{index}").into(), value);
         }
         environment
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// Returns a runner for a shell script in the place of git.
+    pub(in crate::worktree) fn fake_git(folder: &Path, script: &str) -> GitRunner {
+        let program = folder.join("git");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:/usr/bin:/bin", folder.display());
+        GitRunner::new(BTreeMap::from([("PATH".into(), path.into())]))
+    }
+
+    #[tokio::test]
+    async fn git_that_prints_without_end_is_stopped() {
+        let folder = tempfile::tempdir().unwrap();
+        let runner = fake_git(folder.path(), "exec cat /dev/zero");
+        let run = runner.run(GitCommand::new(folder.path(), ["ls-files"]));
+        let error = tokio::time::timeout(Duration::from_secs(60), run).await.unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "`git ls-files` printed more than 64 MiB or 100000 names");
+    }
+
+    #[tokio::test]
+    async fn only_the_beginning_of_what_git_complains_about_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let runner = fake_git(folder.path(), "echo no >&2; head -c 1000000 /dev/zero >&2; exit 3");
+        let output = runner.run(GitCommand::new(folder.path(), ["status"])).await.unwrap();
+        assert_eq!((output.code, output.stderr.len() as u64), (Some(3), MAX_STDERR));
+        assert!(output.failure("status").to_string().starts_with("`git status` failed: no"));
     }
 }

@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use super::WorktreeError;
-use super::git::{GitCommand, GitError, GitRunner};
+use super::git::{GitCommand, GitError, GitRunner, NUL, changed_names};
 use super::programs::settings_without_programs;
 use crate::sandbox::HiddenPaths;
 
@@ -18,8 +18,6 @@ use crate::sandbox::HiddenPaths;
 const MAX_FILES: usize = 20_000;
 /// Maximum size of these files together.
 const MAX_BYTES: u64 = 512 << 20;
-/// Git prints the names of objects and paths, each with a NUL after it.
-const NUL: u8 = 0;
 /// The mode of a submodule in an index.
 const SUBMODULE: &[u8] = b"160000 ";
 
@@ -197,16 +195,18 @@ impl Repository {
     ) -> Result<RecordedTree, WorktreeError> {
         let place = (folder, index);
         let changes = ["--modified", "--deleted", "--others", "--exclude-standard"];
-        let listed = self.list_files(runner, place, &changes).await?;
+        let output = self.list_files(runner, place, &changes).await?;
+        let too_much = |_| WorktreeError::TooMuch { folder: folder.to_owned() };
+        let listed = changed_names(&output, "ls-files").map_err(too_much)?;
         let filtered = self.find_filtered(runner, place, &listed).await?;
         let (mut changed, mut left_out, mut bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
-        for name in &listed {
+        for name in listed {
             let path = folder.join(OsStr::from_bytes(name));
             // A name with a slash at its end is a repository inside this one.
             let has_git = || !path.is_symlink() && path.join(".git").symlink_metadata().is_ok();
             let is_repository = name.ends_with(b"/") || (hidden.is_none() && has_git());
             if is_repository || filtered.contains(name) {
-                left_out.insert(name.clone());
+                left_out.insert(name.to_vec());
                 continue;
             }
             if hidden.is_some_and(|hidden| hidden.covering(&path).is_some()) || !changed.insert(name) {
@@ -231,23 +231,23 @@ impl Repository {
         Ok(RecordedTree { tree, left_out })
     }
 
-    /// Returns the names that `git ls-files` prints for these options.
+    /// Returns what `git ls-files` prints for these options.
     async fn list_files(
         &self,
         runner: &GitRunner,
         (folder, index): (&Path, &Path),
         options: &[&str],
-    ) -> Result<Vec<Vec<u8>>, WorktreeError> {
+    ) -> Result<Vec<u8>, WorktreeError> {
         let list = self.safe_command(runner, &[&["ls-files", "-z"][..], options].concat()).await?;
-        let output = runner.output(list.with_files(folder, index)).await?;
-        Ok(output.split(|byte| *byte == NUL).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+        Ok(runner.output(list.with_files(folder, index)).await?)
     }
 
     /// Returns the submodules that are not empty. A list of changes does not have them.
     async fn list_submodules(&self, runner: &GitRunner, place: (&Path, &Path)) -> Result<Vec<Vec<u8>>, WorktreeError> {
         let mut submodules = Vec::new();
         // MODE<space>ID<space>STAGE<tab>PATH
-        for line in self.list_files(runner, place, &["--stage"]).await? {
+        let output = self.list_files(runner, place, &["--stage"]).await?;
+        for line in output.split(|byte| *byte == NUL) {
             let start = line.iter().position(|byte| *byte == b'\t').map_or(line.len(), |end| end + 1);
             let folder = place.0.join(OsStr::from_bytes(&line[start..]));
             let has_files = || std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
@@ -263,12 +263,12 @@ impl Repository {
         &self,
         runner: &GitRunner,
         (folder, index): (&Path, &Path),
-        names: &[Vec<u8>],
+        names: &[impl AsRef<[u8]>],
     ) -> Result<BTreeSet<Vec<u8>>, GitError> {
         if names.is_empty() {
             return Ok(BTreeSet::new());
         }
-        let input: Vec<u8> = names.iter().flat_map(|name| name.iter().copied().chain([NUL])).collect();
+        let input: Vec<u8> = names.iter().flat_map(|name| name.as_ref().iter().copied().chain([NUL])).collect();
         let check = self.command(["check-attr", "-z", "--stdin", "filter"]);
         let output = runner.output(check.with_files(folder, index).with_input(input)).await?;
         let fields: Vec<&[u8]> = output.split(|byte| *byte == NUL).collect();
@@ -358,8 +358,7 @@ impl Repository {
         let compare =
             ["diff-tree", "-r", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--numstat", from, to];
         let output = runner.output(self.command(compare)).await?;
-        let lines = output.split(|byte| *byte == NUL).filter(|line| !line.is_empty());
-        Ok(lines.filter_map(read_numbers).collect())
+        Ok(changed_names(&output, "diff-tree")?.into_iter().filter_map(read_numbers).collect())
     }
 
     /// Merges what `task` has changed since `base` with the user's files, and writes nothing to them. `index` then
@@ -375,7 +374,8 @@ impl Repository {
         let ours = self.commit(runner, &before, Some(base), "Files before a merge of Skein\n").await?;
         let merge = ["merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", &ours, task];
         let output = runner.run(self.safe_command(runner, &merge).await?).await?;
-        let mut fields = output.stdout.split(|byte| *byte == NUL).map(String::from_utf8_lossy);
+        let fields = changed_names(&output.stdout, "merge-tree")?;
+        let mut fields = fields.into_iter().map(String::from_utf8_lossy);
         let after = fields.next().unwrap_or_default().into_owned();
         match output.code {
             Some(0) => {
@@ -392,8 +392,7 @@ impl Repository {
                 Ok(MergeOutcome::Clean { before, after, files })
             }
             Some(1) => {
-                let names: BTreeSet<String> =
-                    fields.map(|name| name.into_owned()).filter(|name| !name.is_empty()).collect();
+                let names: BTreeSet<String> = fields.map(|name| name.into_owned()).collect();
                 Ok(MergeOutcome::Conflict(names.into_iter().collect()))
             }
             _ => Err(output.failure("merge-tree").into()),
@@ -427,7 +426,7 @@ impl Repository {
         let filter = format!("--diff-filter={ways}");
         let list = ["diff-tree", "-r", "-z", "--no-renames", "--name-only", &filter, before, after];
         let output = runner.output(self.command(list)).await?;
-        Ok(output.split(|byte| *byte == NUL).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+        Ok(changed_names(&output, "diff-tree")?.into_iter().map(<[u8]>::to_vec).collect())
     }
 
     /// Writes a merge to the user's files. `index` must describe them. Fails and writes nothing if one has changed since.
@@ -483,4 +482,26 @@ fn read_numbers(line: &[u8]) -> Option<TaskFileChange> {
     let (added, removed) = (number(), number());
     let path = PathBuf::from(OsStr::from_bytes(fields.next()?));
     Some(TaskFileChange { path, lines: added.zip(removed) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worktree::git::tests::fake_git;
+
+    #[tokio::test]
+    async fn a_list_of_too_many_changed_files_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().to_owned();
+        let repository = Repository { top: place.clone(), git: place.clone(), common: place, must_be_plain: false };
+        for (count, is_listed) in [(100_000, true), (100_001, false)] {
+            let script = format!("yes '1\t1\tname' | head -n {count} | tr '\\n' '\\0'");
+            let runner = fake_git(folder.path(), &script);
+            let listed = repository.list_changes(&runner, "from", "to").await;
+            match listed {
+                Ok(files) => assert!(is_listed && files.len() == count, "{}", files.len()),
+                Err(error) => assert!(!is_listed && matches!(error, GitError::TooMuch { .. }), "{error}"),
+            }
+        }
+    }
 }
