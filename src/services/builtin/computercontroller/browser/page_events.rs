@@ -21,6 +21,8 @@ const MAX_DIALOGS: usize = 30;
 /// What the result of a call mentions of dialogs and windows.
 const MAX_NOTES: usize = 5;
 const MAX_NOTE: usize = 300;
+/// Bytes that are kept of the name and of the address of a download. A page chooses both.
+const MAX_DOWNLOAD_TEXT: usize = 2_048;
 
 /// Receives the events of a browser with one page.
 #[derive(Debug, Default)]
@@ -202,7 +204,8 @@ impl PageEvents {
                     DownloadState::Active
                 };
                 if facts.downloads.len() < 2 * MAX_DOWNLOADS {
-                    let (name, url) = (text(&params["suggestedFilename"]), text(&params["url"]));
+                    let short = |key: &str| truncate(params[key].as_str().unwrap_or_default(), MAX_DOWNLOAD_TEXT);
+                    let (name, url) = (short("suggestedFilename").to_owned(), short("url").to_owned());
                     facts.downloads.insert(id, PageDownload { name, url, state });
                 }
             }
@@ -268,14 +271,32 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn downloads_over_the_limit_are_cancelled() {
+    /// Events of a page, and the other end of the connection to its browser.
+    fn attached() -> (Arc<PageEvents>, tokio::io::DuplexStream) {
         let events = Arc::new(PageEvents::default());
-        let (ours, _theirs) = tokio::io::duplex(1 << 16);
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (reader, writer) = tokio::io::split(ours);
         let sink = Arc::clone(&events) as Arc<dyn EventSink>;
         let client = CdpClient::start(reader, writer, sink, Duration::from_secs(30));
         events.attach(client, "target".to_owned(), "session".to_owned());
+        (events, theirs)
+    }
+
+    #[tokio::test]
+    async fn long_names_and_addresses_of_downloads_are_cut() {
+        let (events, _theirs) = attached();
+        let url = format!("https://example.com/{}", "é".repeat(100_000));
+        let params = json!({"guid": "1", "suggestedFilename": "a".repeat(100_000), "url": url});
+        events.receive(CdpEvent { method: "Browser.downloadWillBegin".to_owned(), params, session: None });
+        let facts = events.facts();
+        let download = &facts.downloads["1"];
+        assert_eq!(download.name.len(), MAX_DOWNLOAD_TEXT);
+        assert!(download.url.len() <= MAX_DOWNLOAD_TEXT && url.starts_with(&download.url));
+    }
+
+    #[tokio::test]
+    async fn downloads_over_the_limit_are_cancelled() {
+        let (events, _theirs) = attached();
         for number in 0..=2 * MAX_DOWNLOADS {
             let params = json!({"guid": number.to_string(), "suggestedFilename": "a", "url": "https://example.com/"});
             events.receive(CdpEvent { method: "Browser.downloadWillBegin".to_owned(), params, session: None });
