@@ -14,8 +14,8 @@ use crate::sandbox::{CacheAccess, ProfileOwner, SandboxFolders, SandboxLauncher,
 use crate::services::builtin::answer::ToolRefusal;
 use crate::tool::CallContext;
 
-/// The largest reply, which may hold a new file.
-const MAX_REPLY: u64 = 512 << 20;
+/// The largest reply. It may hold a new file: the one before, its new images and texts.
+const MAX_REPLY: u64 = 128 << 20;
 /// Processes of the sandbox: its first process, the parser, and some room.
 const MAX_PROCESSES: u32 = 8;
 /// The parser limits its processor time; it may also wait.
@@ -50,6 +50,9 @@ impl DocumentParser {
             () = call.cancel.cancelled() => return Err(ToolRefusal::new("the call was cancelled; nothing was done")),
             output = exchange => output.map_err(|_| too_slow())?,
         };
+        if output.is_err() {
+            group.kill();
+        }
         let status = group.wait().await;
         match output.and_then(|output| ParserReply::parse(&output)) {
             Ok(ParserReply::Refused(error)) => Err(refuse(&error)),
@@ -109,19 +112,44 @@ fn refuse(error: &DocumentError) -> ToolRefusal {
     ToolRefusal::of(error.clone())
 }
 
-/// Writes the job and reads the reply at the same time, because either pipe may be full.
+/// Writes the job and reads the reply at the same time, because either pipe may be full. Fails if the reply is too long.
 async fn exchange(pipes: Pipes, message: Vec<u8>) -> std::io::Result<Vec<u8>> {
     let Pipes { stdin, stdout, mut stderr } = pipes;
+    let mut sink = tokio::io::sink();
     let write = async {
         if let Some(mut stdin) = stdin {
             // A parser that has ended does not read. Its exit status shows the reason.
             drop(stdin.write_all(&message).await);
             drop(stdin.shutdown().await);
         }
+        Ok(())
     };
-    let mut output = Vec::new();
-    let mut stdout = stdout.take(MAX_REPLY);
-    let drain = async { tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await };
-    let ((), read, _) = tokio::join!(write, stdout.read_to_end(&mut output), drain);
-    read.map(|_| output)
+    let read = async {
+        let mut output = Vec::new();
+        stdout.take(MAX_REPLY + 1).read_to_end(&mut output).await?;
+        if output.len() as u64 > MAX_REPLY { Err(std::io::ErrorKind::FileTooLarge.into()) } else { Ok(output) }
+    };
+    let drain = tokio::io::copy(&mut stderr, &mut sink);
+    let ((), output, _) = tokio::try_join!(write, read, drain)?;
+    Ok(output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reply_of_the_parser_without_end_is_refused() {
+        let launch = Launch {
+            program: "/bin/cat".into(),
+            args: vec!["/dev/zero".into()],
+            env: BTreeMap::new(),
+            cwd: Some("/".into()),
+            stdin: Stdin::Piped,
+            launcher: None,
+        };
+        let (_group, pipes) = ProcessGroup::spawn(&launch, None).unwrap();
+        let output = tokio::time::timeout(TIMEOUT, exchange(pipes, vec![0; 1 << 20])).await.unwrap();
+        assert_eq!(output.unwrap_err().kind(), std::io::ErrorKind::FileTooLarge);
+    }
 }
