@@ -13,6 +13,7 @@ use rmcp::model::{ContentBlock, MetaObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 use crate::services::builtin::answer::{ToolRefusal, ToolReply, size};
 use crate::services::builtin::developer::{
@@ -95,9 +96,11 @@ pub(super) fn script_meta() -> MetaObject {
     meta
 }
 
-/// The scripts that a session has kept, by path.
+/// Hashes of the scripts that a session has kept, by path.
 #[derive(Debug, Default)]
-pub(in crate::services::builtin) struct SavedScripts(Mutex<HashMap<PathBuf, String>>);
+pub(in crate::services::builtin) struct SavedScripts(Mutex<HashMap<PathBuf, ScriptHash>>);
+
+type ScriptHash = [u8; 32];
 
 /// Runs scripts in the sandboxes of the session's shell.
 #[derive(Debug)]
@@ -175,11 +178,11 @@ impl ScriptRunner {
         let saved = self.saved.of(&call.session);
         if place.symlink_metadata().is_ok() {
             let now = read(call, &place).map_err(|error| ToolRefusal::io("read", &shown, &error))?;
-            let known = saved.0.lock().unwrap_or_else(PoisonError::into_inner).get(&place).cloned();
+            let known = saved.0.lock().unwrap_or_else(PoisonError::into_inner).get(&place).copied();
             if now == script.as_bytes() {
                 return Ok(shown);
             }
-            if known.is_none_or(|known| known.as_bytes() != now) {
+            if known != Some(hash(&now)) {
                 return Err(ToolRefusal::new(format!(
                     "`{shown}` exists and is not a script of this session; give another name in `save`, or leave it out. \
                      The script did not run"
@@ -200,10 +203,14 @@ impl ScriptRunner {
                 written.content.iter().filter_map(|block| block.as_text()).map(|text| text.text.as_str()).collect();
             return Err(refuse(texts.join("\n")));
         }
-        saved.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place.clone(), script.to_owned());
+        saved.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place.clone(), hash(script.as_bytes()));
         call.report(Activity::Location { path: paths::session_path(&call.session, &place), line: None });
         Ok(shown)
     }
+}
+
+fn hash(script: &[u8]) -> ScriptHash {
+    Sha256::digest(script).into()
 }
 
 /// Reads a file up to one byte beyond the longest script.
