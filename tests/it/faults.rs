@@ -124,6 +124,15 @@ async fn a_line_of_twenty_megabytes_ends_the_connection() {
 }
 
 #[tokio::test]
+async fn a_service_that_asks_without_reading_answers_is_ended() {
+    let wired = beside_a_healthy_one(echo("echo", &["--floods"]));
+    let binding = wired.bind("work").await.expect("bound");
+    let error = broken_by(&wired, &binding, "echo__flood", json!({})).await;
+    assert!(error.contains("it sends requests and does not read the answers"), "{error}");
+    wired.stop().await;
+}
+
+#[tokio::test]
 async fn a_service_that_closes_its_output_is_ended() {
     let wired = beside_a_healthy_one(echo("echo", &[]));
     let binding = wired.bind("work").await.expect("bound");
@@ -228,6 +237,28 @@ async fn a_list_without_end_is_cut_off() {
     let binding = wired.bind("work").await.expect("bound");
     let listed = binding.tools().keys().filter(|name| name.starts_with("echo__")).count();
     assert_eq!(listed, 50);
+    wired.stop().await;
+}
+
+#[tokio::test]
+async fn a_list_of_large_tools_is_cut_off() {
+    let server = HttpServer::start(|request| {
+        if request.body["method"] != "tools/list" {
+            return good_server(request, || greeting(request));
+        }
+        let about = "x".repeat(500_000);
+        let tool = |number: usize| {
+            json!({"name": format!("tool_{number}"), "description": about, "inputSchema": {"type": "object"}})
+        };
+        let tools: Vec<_> = (0..20).map(tool).collect();
+        Reply::Json(json!({"jsonrpc": "2.0", "id": request.body["id"], "result": {"tools": tools}}))
+    })
+    .await;
+    let manifest = service("web", json!({"http": {"url": server.url}}));
+    let wired = Wired::with_manifests(&[manifest, agent(&[mode("work", json!(["web"]), json!(["web"]))])]);
+    let binding = wired.bind("work").await.expect("bound");
+    // 8 MiB
+    assert_eq!(binding.tools().len(), 16);
     wired.stop().await;
 }
 

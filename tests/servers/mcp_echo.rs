@@ -52,6 +52,8 @@ struct Flags {
     talks: bool,
     /// Fetches pages.
     visits: bool,
+    /// Sends requests without end, and reads no answers.
+    floods: bool,
     /// Calls the services that it requires.
     requires: bool,
     /// Refuses subscriptions, and repeats the key in its environment.
@@ -89,6 +91,7 @@ impl Flags {
                 "--resources" => flags.resources = true,
                 "--talks" => flags.talks = true,
                 "--visits" => flags.visits = true,
+                "--floods" => flags.floods = true,
                 "--requires" => flags.requires = true,
                 "--refuse-subscriptions" => flags.refuse_subscriptions = true,
                 "--newer" => flags.discover = Some("newer".to_owned()),
@@ -152,7 +155,7 @@ fn main() -> ExitCode {
         if let Some(file) = &server.flags.log_messages {
             append(file, &format!("{message}\n"));
         }
-        let deaf = message["params"]["name"] == json!("go_deaf");
+        let deaf = ["go_deaf", "flood"].map(Value::from).contains(&message["params"]["name"]);
         server.receive(message);
         if deaf {
             stay();
@@ -166,6 +169,11 @@ fn main() -> ExitCode {
 
 fn print_garbage() {
     while write_line("this is not JSON") {}
+}
+
+fn print_pings() {
+    let ping = |number: u64| json!({"jsonrpc": "2.0", "id": format!("ping {number}"), "method": "ping"});
+    (0..).map(ping).take_while(|ping| write_line(&ping.to_string())).for_each(drop);
 }
 
 fn stay() {
@@ -317,6 +325,7 @@ impl Server {
             "many" => many(id, usize::try_from(number("parts")).unwrap_or_default()),
             "big" => say(id, &"x".repeat(usize::try_from(number("bytes")).unwrap_or(usize::MAX))),
             "garbage" => print_garbage(),
+            "flood" => print_pings(),
             // A line with the id of the call in the place of `$ID`, which is no answer.
             "malformed" => drop(write_line(&text("line").replace("$ID", &id.to_string()))),
             "close_stdout" => {
@@ -412,6 +421,9 @@ impl Server {
         tools.iter_mut().for_each(|tool| tool["annotations"] = json!({"readOnlyHint": true, "destructiveHint": false}));
         if self.flags.visits {
             tools.push(tool("visit", "Fetches a page.", json!({"url": string})));
+        }
+        if self.flags.floods {
+            tools.push(tool("flood", "Asks without end.", json!({})));
         }
         if self.flags.poisoned {
             tools.extend(poison::tools());
