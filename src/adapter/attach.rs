@@ -19,6 +19,7 @@ use std::time::Duration;
 use rmcp::ServiceExt as _;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 pub use http::HttpOffer;
@@ -40,6 +41,9 @@ pub const ATTACHED: &str = "attached";
 
 /// How long a program may take to send its token, and to read the answer.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Maximum number of connections to each address that have shown no token yet.
+const MAX_UNKNOWN: usize = 128;
 
 /// Pause after the system failed to accept a connection, for example for lack of file handles.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -199,6 +203,7 @@ fn sweep(folder: &Path) {
 }
 
 async fn accept(listener: UnixListener, path: PathBuf, scope: TaskScope, offers: Offers) {
+    let unknown = Arc::new(Semaphore::new(MAX_UNKNOWN));
     loop {
         let accepted = tokio::select! {
             biased;
@@ -208,12 +213,14 @@ async fn accept(listener: UnixListener, path: PathBuf, scope: TaskScope, offers:
         match accepted {
             // One task per connection, so that a slow or silent program does not block others.
             Ok((stream, _)) => {
+                // Closes a connection over the limit.
+                let Ok(place) = Arc::clone(&unknown).try_acquire_owned() else { continue };
                 let (offers, cancelled) = (Arc::clone(&offers), scope.cancelled().clone());
                 scope.spawn(async move {
                     tokio::select! {
                         biased;
                         () = cancelled.cancelled() => {}
-                        () = attend(stream, &offers) => {}
+                        () = attend(stream, &offers, place) => {}
                     }
                 });
             }
@@ -226,8 +233,9 @@ async fn accept(listener: UnixListener, path: PathBuf, scope: TaskScope, offers:
     drop(std::fs::remove_file(&path));
 }
 
-/// Serves one connection: checks the token, then serves the offered binding until either side ends.
-async fn attend(stream: UnixStream, offers: &Offers) {
+/// Serves one connection: checks the token, then serves the offered binding until either side ends. `unknown` is the
+/// place among the connections without a token.
+async fn attend(stream: UnixStream, offers: &Offers, unknown: OwnedSemaphorePermit) {
     let (reading, mut writing) = stream.into_split();
     let mut reading = BufReader::new(reading);
     let mut line = Vec::new();
@@ -242,6 +250,7 @@ async fn attend(stream: UnixStream, offers: &Offers) {
     let answer = admitted.as_ref().map_or_else(ToString::to_string, |_| ATTACHED.to_owned());
     let told = tokio::time::timeout(TOKEN_TIMEOUT, writing.write_all(format!("{answer}\n").as_bytes())).await;
     let (Ok((export, ended)), Ok(Ok(()))) = (admitted, told) else { return };
+    drop(unknown);
     let served = async {
         match export.serve_with_ct((reading, writing), ended.clone()).await {
             Ok(server) => drop(server.waiting().await),

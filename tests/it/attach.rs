@@ -2,7 +2,8 @@
 
 #![expect(clippy::expect_used, reason = "what a test cannot go on without ends it")]
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -213,6 +214,77 @@ async fn connections_that_say_nothing_hold_up_nobody_and_are_dropped() {
     offering.stop().await;
 }
 
+/// Reads an answer over HTTP as far as it has come.
+fn read_some(stream: &mut impl Read) -> String {
+    let mut bytes = vec![0; 4096];
+    let read = stream.read(&mut bytes).expect("an answer in time");
+    String::from_utf8_lossy(&bytes[..read]).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_without_a_token_are_limited() {
+    let offering = Offering::start();
+    let offer = offering.offer().await;
+    let known = UnixStream::connect(&offer.socket).expect("connected");
+    known.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    (&known).write_all(format!("{}\n", offer.token).as_bytes()).expect("sent");
+    assert_eq!(read_some(&mut &known), "attached\n");
+    let mut streams: Vec<_> = (0..129).map(|_| UnixStream::connect(&offer.socket).expect("connected")).collect();
+    let last = streams.last_mut().expect("a stream");
+    last.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    assert_eq!(read_some(last), "", "it is closed without an answer");
+    streams.truncate(128);
+    streams[0].set_read_timeout(Some(PATIENCE)).expect("a limit");
+    assert_eq!(read_some(&mut streams[0]), "no token was shown in time\n");
+    drop(streams);
+
+    let address = offering.attachments.http_address().expect("an address");
+    let mut streams: Vec<_> = (0..129).map(|_| TcpStream::connect(address).expect("connected")).collect();
+    let last = streams.last_mut().expect("a stream");
+    last.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    assert_eq!(read_some(last), "", "it is closed without an answer");
+    drop((streams, known, offer));
+    offering.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offer_has_a_limited_number_of_connections() {
+    let offering = Offering::start();
+    let offer = offering.attachments.offer_http(offering.narrow().await).expect("an offer");
+    let address = offering.attachments.http_address().expect("an address");
+    // No session, so that only the connection stays.
+    let request = format!("GET /mcp HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {}\r\n\r\n", offer.token);
+    let ask = || {
+        let mut stream = TcpStream::connect(address).expect("connected");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let answer = read_some(&mut stream);
+        (stream, answer)
+    };
+    let open: Vec<_> = (0..128).map(|_| ask()).collect();
+    for (_, answer) in &open {
+        assert!(answer.starts_with("HTTP/1.1 4") && !answer.starts_with("HTTP/1.1 401"), "{answer}");
+    }
+    let (_, refused) = ask();
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    drop((open, offer));
+    offering.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offer_has_a_limited_number_of_sessions() {
+    let offering = Offering::start();
+    let offer = offering.attachments.offer_http(offering.narrow().await).expect("an offer");
+    let bearer = format!("Bearer {}", offer.token);
+    let client = network::client_builder().build().expect("a client");
+    for _ in 0..256 {
+        assert_eq!(status_of(&client, &offer.url, &[("authorization", &bearer)]).await, 200);
+    }
+    assert_eq!(status_of(&client, &offer.url, &[("authorization", &bearer)]).await, 503);
+    drop(offer);
+    offering.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_inspector_attaches() {
     if !full_tests() {
@@ -249,7 +321,10 @@ fn hello() -> String {
 
 /// The status of an `initialize` with these headers.
 async fn status(url: &str, headers: &[(&'static str, &str)]) -> u16 {
-    let client = network::client_builder().build().expect("a client");
+    status_of(&network::client_builder().build().expect("a client"), url, headers).await
+}
+
+async fn status_of(client: &reqwest::Client, url: &str, headers: &[(&'static str, &str)]) -> u16 {
     let mut request = client.post(url).body(hello());
     request = request.header("content-type", "application/json");
     request = request.header("accept", "application/json, text/event-stream");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -19,12 +19,18 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::ACCEPT_RETRY_DELAY;
 use super::token::Token;
+use super::{ACCEPT_RETRY_DELAY, MAX_UNKNOWN};
 use crate::adapter::export::BindingServer;
 use crate::task::TaskScope;
+
+/// Maximum number of sessions of an offer. rmcp ends one that is unused for some minutes.
+const MAX_SESSIONS: usize = 256;
+/// Maximum number of connections that use an offer.
+const MAX_CONNECTIONS: usize = 128;
 
 /// Path of the server. The path of an offer for one client ends with its token.
 const PATH: &str = "/mcp";
@@ -61,6 +67,9 @@ pub(super) struct HttpServer {
 #[derive(Clone)]
 struct PublishedOffer {
     service: HttpService,
+    sessions: Arc<LocalSessionManager>,
+    /// Places for connections.
+    connections: Arc<Semaphore>,
     token: Token,
     ended: CancellationToken,
     uses: OfferUses,
@@ -121,11 +130,13 @@ impl HttpServer {
             .with_cancellation_token(ended.clone())
             .with_allowed_hosts([self.address.to_string()])
             .enforce_origin_validation();
-        let service = StreamableHttpService::new(move || Ok(export.clone()), Arc::default(), config);
+        let sessions = Arc::new(LocalSessionManager::default());
+        let service = StreamableHttpService::new(move || Ok(export.clone()), Arc::clone(&sessions), config);
+        let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let offer = HttpOffer { url, token: token.text().to_owned(), _ended: ended.clone().drop_guard() };
         let mut offers = self.offers();
         offers.retain(|offer| !offer.ended.is_cancelled());
-        offers.push(PublishedOffer { service, token, ended, uses });
+        offers.push(PublishedOffer { service, sessions, connections, token, ended, uses });
         offer
     }
 
@@ -155,27 +166,41 @@ impl HttpServer {
 }
 
 /// Ends a connection with the first of its offers that ends, because a client may use one connection for several.
-#[derive(Default)]
 struct ConnectionEnd {
     ended: CancellationToken,
-    used: Mutex<Vec<CancellationToken>>,
+    used: Mutex<Vec<UsedOffer>>,
+    /// The place among the connections that use no offer. `None` for one that does.
+    unknown: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+/// An offer that a connection uses.
+struct UsedOffer {
+    ended: CancellationToken,
+    _place: OwnedSemaphorePermit,
 }
 
 impl ConnectionEnd {
-    /// Registers an offer that the connection uses.
-    fn follow(self: &Arc<Self>, offer: &CancellationToken, scope: &TaskScope) {
+    fn new(unknown: OwnedSemaphorePermit) -> Self {
+        Self { ended: CancellationToken::new(), used: Mutex::default(), unknown: Mutex::new(Some(unknown)) }
+    }
+
+    /// Registers an offer that the connection uses. Returns false if too many connections use it.
+    fn follow(self: &Arc<Self>, offer: &PublishedOffer, scope: &TaskScope) -> bool {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        if used.contains(offer) {
-            return;
+        if used.iter().any(|used| used.ended == offer.ended) {
+            return true;
         }
-        used.push(offer.clone());
-        let (offer, connection) = (offer.clone(), self.ended.clone());
+        let Ok(place) = Arc::clone(&offer.connections).try_acquire_owned() else { return false };
+        used.push(UsedOffer { ended: offer.ended.clone(), _place: place });
+        drop(self.unknown.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let (offer, connection) = (offer.ended.clone(), self.ended.clone());
         scope.spawn(async move {
             tokio::select! {
                 () = offer.cancelled() => connection.cancel(),
                 () = connection.cancelled() => {}
             }
         });
+        true
     }
 }
 
@@ -188,6 +213,7 @@ fn listen() -> std::io::Result<(TcpListener, SocketAddr)> {
 
 async fn accept(listener: TcpListener, server: Arc<HttpServer>) {
     let scope = server.scope.clone();
+    let unknown = Arc::new(Semaphore::new(MAX_UNKNOWN));
     loop {
         let accepted = tokio::select! {
             biased;
@@ -200,8 +226,10 @@ async fn accept(listener: TcpListener, server: Arc<HttpServer>) {
             tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             continue;
         };
+        // Closes a connection over the limit.
+        let Ok(place) = Arc::clone(&unknown).try_acquire_owned() else { continue };
         let (server, end, ending) =
-            (Arc::clone(&server), Arc::new(ConnectionEnd::default()), scope.cancelled().clone());
+            (Arc::clone(&server), Arc::new(ConnectionEnd::new(place)), scope.cancelled().clone());
         scope.spawn(async move {
             let ended = end.ended.clone();
             let _guard = ended.clone().drop_guard();
@@ -224,14 +252,24 @@ async fn answer(
     end: Arc<ConnectionEnd>,
     request: Request<Incoming>,
 ) -> Result<HttpAnswer, Infallible> {
-    let Some(PublishedOffer { service, ended, uses, .. }) = server.find(&request) else {
+    let Some(offer) = server.find(&request) else {
         let said = "Unauthorized: show the token as `Authorization: Bearer TOKEN`, or use the whole URL\n";
         let mut refusal = refuse(StatusCode::UNAUTHORIZED, said);
         refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return Ok(refusal);
     };
-    end.follow(&ended, &server.scope);
-    let OfferUses::Once(single) = uses else { return Ok(service.handle(request).await) };
+    if !end.follow(&offer, &server.scope) {
+        let mut refusal = refuse(StatusCode::SERVICE_UNAVAILABLE, "too many connections use this token\n");
+        refusal.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        return Ok(refusal);
+    }
+    let PublishedOffer { service, sessions, uses, .. } = offer;
+    let OfferUses::Once(single) = uses else {
+        if begins_session(&request) && sessions.sessions.read().await.len() >= MAX_SESSIONS {
+            return Ok(refuse(StatusCode::SERVICE_UNAVAILABLE, "too many sessions use this token: end one of them\n"));
+        }
+        return Ok(service.handle(request).await);
+    };
     if let Some(refusal) = single.refusal(&request) {
         return Ok(refusal);
     }
@@ -241,6 +279,13 @@ async fn answer(
         single.session.get_or_init(|| session.clone());
     }
     Ok(answer)
+}
+
+/// Returns whether a request is one of a version with sessions, and belongs to none yet.
+fn begins_session(request: &Request<Incoming>) -> bool {
+    let method = request.headers().get(METHOD_HEADER).map(HeaderValue::as_bytes);
+    let has_session = request.headers().contains_key(SESSION_HEADER);
+    request.method() == Method::POST && !has_session && method.is_none_or(|method| method == b"initialize")
 }
 
 type HttpAnswer = Response<BoxBody<Bytes, Infallible>>;
