@@ -279,7 +279,7 @@ impl SessionStore {
                     return Err(StoreError::Gone { id: parent });
                 }
             }
-            None => self.shared.unused.add(self.principal(), &id, new, now),
+            None => self.shared.unused.add(self.principal(), &id, new, now, &self.shared.leases),
         }
         Ok(id)
     }

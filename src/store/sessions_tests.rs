@@ -101,6 +101,28 @@ async fn a_session_is_stored_with_its_first_event() {
     assert_eq!(sessions.find(&unused).await.unwrap(), None);
 }
 
+#[tokio::test]
+async fn the_oldest_closed_session_without_events_is_forgotten() {
+    let store = store();
+    let sessions = &store.sessions;
+    let open = sessions.create(new_in("/here")).await.unwrap();
+    let lease = sessions.hold(&open);
+    let mut closed = Vec::new();
+    for _ in 0..=unused_sessions::MAX_UNUSED {
+        closed.push(sessions.create(new_in("/here")).await.unwrap());
+    }
+    let mut forgotten = Vec::new();
+    for id in closed.iter().chain([&open]) {
+        if sessions.find(id).await.unwrap().is_none() {
+            forgotten.push(id);
+        }
+    }
+    assert_eq!(forgotten, [&closed[0]]);
+    sessions.append(&open, said("hello"));
+    sessions.flush(&open).await.unwrap();
+    drop(lease);
+}
+
 async fn bodies(sessions: &SessionStore, id: &str) -> Vec<String> {
     sessions.events(id).await.unwrap().into_iter().map(|event| event.body).collect()
 }
