@@ -406,6 +406,36 @@ fn a_server_cannot_raise_the_limit_of_output() {
     assert_eq!(kept, [(LIMIT, true), (100, true), (LIMIT, true)]);
 }
 
+#[test]
+fn a_server_has_a_limited_number_of_terminals() {
+    let laptop = Sandbox::outside_tmp();
+    if !has_all_layers(&laptop) {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut command = laptop.command(&["acp", "--connect", &format!("http://{}", listener.local_addr().unwrap())]);
+    command.env("SKEIN_TOKEN", "token");
+    let server = std::thread::spawn(move || {
+        let mut server = ScriptedServer::accept(&listener);
+        server.answer("initialize", json!({"protocolVersion": 1}));
+        server.answer("session/new", json!({"sessionId": "s"}));
+        let profile = SandboxProfile { files: FileAccess::Workspace, ..SandboxProfile::narrowest(ProfileOwner::Mode) };
+        let sandbox = json!(TerminalSandboxRequest { profile, read_only: false });
+        let creation = json!({"sessionId": "s", "command": "true", "_meta": {"_skein/sandbox": sandbox}});
+        let terminals: Vec<_> = (0..64).map(|_| server.ask("terminal/create", creation.clone())).collect();
+        let refused = server.response("terminal/create", creation.clone());
+        let released = json!({"sessionId": "s", "terminalId": terminals[0]["terminalId"]});
+        server.ask("terminal/release", released);
+        server.ask("terminal/create", creation);
+        refused["error"]["message"].as_str().expect("an error").to_owned()
+    });
+    let mut editor = Acp::launch(&laptop, command);
+    editor.introduce(&json!({}));
+    editor.ask("session/new", json!({"cwd": path(&laptop, "project"), "mcpServers": []}));
+    let refused = server.join().expect("the server gets its answers");
+    assert!(refused.contains("64 terminals already"), "{refused}");
+}
+
 /// A stored session keeps its files: a token whose root contains the folder does not turn them into files of the server.
 #[test]
 fn a_session_never_changes_where_its_files_are() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
 use tokio::io::{AsyncWriteExt as _, Stdout};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -114,7 +114,7 @@ enum LinkEnd {
 pub(super) async fn run(
     server: &ServerEndpoint,
     terminals: LocalTerminals,
-    answers: UnboundedReceiver<TerminalAnswer>,
+    answers: Receiver<TerminalAnswer>,
     stop: &CancellationToken,
 ) -> Result<(), CommandError> {
     let forwarded = forward(server, terminals.clone(), answers, stop).await;
@@ -125,7 +125,7 @@ pub(super) async fn run(
 async fn forward(
     server: &ServerEndpoint,
     terminals: LocalTerminals,
-    answers: UnboundedReceiver<TerminalAnswer>,
+    answers: Receiver<TerminalAnswer>,
     stop: &CancellationToken,
 ) -> Result<(), CommandError> {
     let mut socket = server.connect().await.map_err(|error| {
@@ -169,7 +169,7 @@ struct EditorLink {
     editor: Stdout,
     /// The commands of the server on this machine.
     terminals: LocalTerminals,
-    answers: UnboundedReceiver<TerminalAnswer>,
+    answers: Receiver<TerminalAnswer>,
 }
 
 impl EditorLink {
@@ -216,7 +216,7 @@ impl EditorLink {
                     text.push('\n');
                 }
                 RelayOutput::Server(line) => to_server.push(line),
-                RelayOutput::Terminal(call) => self.terminals.receive(call),
+                RelayOutput::Terminal(call) => to_server.extend(self.terminals.receive(call)),
                 RelayOutput::Refused(problem) => end = Some(LinkEnd::Refused(problem)),
             }
         }

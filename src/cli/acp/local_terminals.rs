@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::super::sandbox::ListOnly;
 use crate::acp::{TerminalCall, TerminalCallRequest, TerminalCallRequestError, TerminalCreation, TerminalReply};
@@ -29,6 +29,12 @@ use crate::tool::editor::{TerminalExit, TerminalSandboxRequest};
 
 /// Maximum bytes of output that a terminal keeps.
 const MAX_OUTPUT: u64 = 4 << 20;
+/// Maximum number of terminals. One stays until the server releases it.
+const MAX_TERMINALS: usize = 64;
+/// Maximum number of calls of the server without an answer. Each terminal may have one that waits for its end.
+const MAX_CALLS: usize = 128;
+/// Maximum number of answers that the connection has not taken. Each may have the output of a terminal.
+const MAX_ANSWERS: usize = 8;
 
 /// Answers the questions that no rule answers. The server has asked the user about the command, and no question about a
 /// host is possible here.
@@ -47,7 +53,9 @@ struct TerminalHost {
     environment: BTreeMap<OsString, OsString>,
     limits: Arc<TerminalLimits>,
     tasks: TaskScope,
-    answers: mpsc::UnboundedSender<TerminalAnswer>,
+    /// One permit for each call without an answer.
+    calls: Arc<Semaphore>,
+    answers: mpsc::Sender<TerminalAnswer>,
     table: Mutex<TerminalTable>,
 }
 
@@ -99,6 +107,13 @@ struct TerminalTable {
     open: HashMap<String, Arc<SandboxTerminal>>,
 }
 
+impl TerminalTable {
+    /// Fails if there is no room for another terminal.
+    fn check_room(&self) -> Result<(), TerminalCallError> {
+        if self.open.len() < MAX_TERMINALS { Ok(()) } else { Err(TerminalCallError::TooManyTerminals) }
+    }
+}
+
 /// A command that runs or has ended.
 struct SandboxTerminal {
     command: CapturedCommand,
@@ -113,6 +128,8 @@ enum TerminalCallError {
     Request(#[from] TerminalCallRequestError),
     #[error("there is no terminal `{0}`")]
     Unknown(String),
+    #[error("there are {MAX_TERMINALS} terminals already; release some")]
+    TooManyTerminals,
     #[error("commands run here only in a sandbox, and the server names none")]
     NoSandbox,
     #[error("the editor has no session with this id")]
@@ -133,28 +150,28 @@ impl LocalTerminals {
         launcher: Option<SandboxLauncher>,
         environment: BTreeMap<OsString, OsString>,
         limits: TerminalLimits,
-    ) -> (Self, mpsc::UnboundedReceiver<TerminalAnswer>) {
-        let (answers, received) = mpsc::unbounded_channel();
+    ) -> (Self, mpsc::Receiver<TerminalAnswer>) {
+        let (answers, received) = mpsc::channel(MAX_ANSWERS);
         let (limits, tasks, table) = (Arc::new(limits), TaskScope::new(), Mutex::default());
-        (Self(Arc::new(TerminalHost { launcher, environment, limits, tasks, answers, table })), received)
+        let calls = Arc::new(Semaphore::new(MAX_CALLS));
+        (Self(Arc::new(TerminalHost { launcher, environment, limits, tasks, calls, answers, table })), received)
     }
 
-    /// Begins to answer a request of the server.
-    pub(super) fn receive(&self, call: TerminalCall) {
+    /// Begins to answer a request of the server. Returns the answer at once if too many others have none.
+    pub(super) fn receive(&self, call: TerminalCall) -> Option<String> {
+        let Ok(permit) = Arc::clone(&self.0.calls).try_acquire_owned() else {
+            return Some(call.refuse(&format!("{MAX_CALLS} calls have no answer yet; call again later")));
+        };
         let host = Arc::clone(&self.0);
         let (connection, ending) = (host.lock().connection, host.tasks.cancelled().clone());
         self.0.tasks.spawn(async move {
-            let answered = tokio::select! {
-                answered = host.answer(&call, connection) => answered,
-                () = ending.cancelled() => return,
-            };
-            let message = match answered {
-                Ok(reply) => call.answer(&reply),
-                Err(error) => call.refuse(&error.to_string()),
-            };
-            // Without a receiver the program ends.
-            drop(host.answers.send((connection, message)));
+            tokio::select! {
+                () = host.reply(&call, connection) => {}
+                () = ending.cancelled() => {}
+            }
+            drop(permit);
         });
+        None
     }
 
     /// Returns true if the answer belongs to the connection of now.
@@ -185,9 +202,37 @@ impl TerminalHost {
         self.lock().open.get(id).cloned().ok_or_else(|| TerminalCallError::Unknown(id.to_owned()))
     }
 
-    async fn answer(&self, call: &TerminalCall, connection: u64) -> Result<TerminalReply, TerminalCallError> {
-        match call.request()? {
-            TerminalCallRequest::Create(creation) => self.create(*creation, &call.folders, connection).await,
+    /// Sends the answer of a call. Waits until there is room for it.
+    async fn reply(&self, call: &TerminalCall, connection: u64) {
+        let (room, answered) = match call.request() {
+            Ok(TerminalCallRequest::Output(id)) => {
+                // The output is copied when the connection can take it.
+                let room = self.answers.reserve().await;
+                (room, self.find(&id).map(|terminal| terminal.output()))
+            }
+            Ok(request) => {
+                let answered = self.answer(request, &call.folders, connection).await;
+                (self.answers.reserve().await, answered)
+            }
+            Err(error) => (self.answers.reserve().await, Err(error.into())),
+        };
+        // Without a receiver the program ends.
+        let Ok(room) = room else { return };
+        let message = match answered {
+            Ok(reply) => call.answer(&reply),
+            Err(error) => call.refuse(&error.to_string()),
+        };
+        room.send((connection, message));
+    }
+
+    async fn answer(
+        &self,
+        request: TerminalCallRequest,
+        folders: &[PathBuf],
+        connection: u64,
+    ) -> Result<TerminalReply, TerminalCallError> {
+        match request {
+            TerminalCallRequest::Create(creation) => self.create(*creation, folders, connection).await,
             TerminalCallRequest::Output(id) => Ok(self.find(&id)?.output()),
             TerminalCallRequest::WaitForExit(id) => self.find(&id)?.wait().await,
             TerminalCallRequest::Kill(id) => {
@@ -210,6 +255,7 @@ impl TerminalHost {
         connection: u64,
     ) -> Result<TerminalReply, TerminalCallError> {
         let TerminalCreation { command, args, env: variables, cwd, output_byte_limit, sandbox } = creation;
+        self.lock().check_room()?;
         let TerminalSandboxRequest { profile, read_only } = sandbox.ok_or(TerminalCallError::NoSandbox)?;
         let roots: Vec<PathBuf> = folders.iter().filter_map(|folder| folder.canonicalize().ok()).collect();
         let first = roots.first().ok_or(TerminalCallError::NoSession)?;
@@ -253,6 +299,8 @@ impl TerminalHost {
             // Dropping the command ends it.
             return Err(TerminalCallError::Lost);
         }
+        // Others may have started meanwhile.
+        table.check_room()?;
         table.last += 1;
         let id = format!("skein-{}", table.last);
         table.open.insert(id.clone(), Arc::new(SandboxTerminal { command, remarks }));
@@ -392,6 +440,38 @@ mod tests {
         {
             assert_eq!(check_folder(&base.join(folder), &roots).is_ok(), is_inside, "{folder}");
         }
+    }
+
+    #[tokio::test]
+    async fn calls_of_a_server_without_an_answer_are_limited() {
+        let (terminals, mut answers) = LocalTerminals::new(None, BTreeMap::new(), TerminalLimits::default());
+        let call = || TerminalCall {
+            id: 1.into(),
+            method: "terminal/output".to_owned(),
+            params: serde_json::json!({"sessionId": "s", "terminalId": "t"}),
+            folders: Vec::new(),
+        };
+        // No other task runs before the first wait.
+        assert!((0..MAX_CALLS).all(|_| terminals.receive(call()).is_none()));
+        let refused = terminals.receive(call()).expect("an answer at once");
+        assert!(refused.contains("have no answer yet"), "{refused}");
+        for _ in 0..MAX_CALLS {
+            assert!(answers.recv().await.is_some_and(|(_, message)| message.contains("no terminal")));
+        }
+        terminals.stop().await;
+    }
+
+    #[tokio::test]
+    async fn answers_that_the_connection_does_not_take_are_limited() {
+        let (terminals, answers) = LocalTerminals::new(None, BTreeMap::new(), TerminalLimits::default());
+        for _ in 0..2 * MAX_ANSWERS {
+            let params = serde_json::json!({"sessionId": "s", "terminalId": "t"});
+            let (method, folders) = ("terminal/output".to_owned(), Vec::new());
+            assert!(terminals.receive(TerminalCall { id: 1.into(), method, params, folders }).is_none());
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(answers.len(), MAX_ANSWERS);
+        terminals.stop().await;
     }
 
     #[test]

@@ -43,13 +43,19 @@ impl ScriptedServer {
 
     /// Sends a request and returns its result.
     pub(crate) fn ask(&mut self, method: &str, params: Value) -> Value {
+        let message = self.response(method, params);
+        message.get("result").unwrap_or_else(|| panic!("{method}: {message}")).clone()
+    }
+
+    /// Sends a request and returns the response, which may be an error.
+    pub(crate) fn response(&mut self, method: &str, params: Value) -> Value {
         self.asked += 1;
         let id = format!("asked-{}", self.asked);
         self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
         loop {
             let message = self.read();
             if message["id"] == id.as_str() && message.get("method").is_none() {
-                return message.get("result").unwrap_or_else(|| panic!("{method}: {message}")).clone();
+                return message;
             }
         }
     }
