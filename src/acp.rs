@@ -28,6 +28,7 @@ mod relay;
 mod remote;
 #[cfg(any(test, fuzzing))]
 mod request_params;
+mod request_limit;
 mod restore;
 mod sessions;
 mod stdio;
@@ -39,7 +40,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent_client_protocol::{DynConnectTo, Lines};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
@@ -120,9 +120,9 @@ pub async fn serve(front: AcpServer, stop: CancellationToken) -> std::io::Result
     let (wire, queue) = ClientWriter::with_reader(direct);
     let writer = TaskScope::new();
     writer.spawn(wire::write_queue(queue, output));
-    let transport = Lines::new(wire.sink(), editor_lines().take_until(stop.cancelled_owned()));
+    let transport = request_limit::transport(&wire, editor_lines().take_until(stop.cancelled_owned()));
     let connection = ClientConnection::new(front, wire);
-    let served = dispatch::speak(&connection, DynConnectTo::new(transport)).await;
+    let served = dispatch::speak(&connection, transport).await;
     connection.end().await;
     // The last handle to the store waits until everything is written.
     drop(tokio::task::spawn_blocking(move || drop(connection)).await);

@@ -7,7 +7,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_client_protocol::{DynConnectTo, Lines};
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -16,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::connection::ClientConnection;
 use super::message_routes::OutgoingMessage;
 use super::wire::{ClientWriter, LineInjector, MAX_UNSENT, OutputQueue, QueueReader};
-use super::{AcpServer, dispatch};
+use super::{AcpServer, dispatch, request_limit};
 
 /// Messages of the client that wait for the dispatch loop. A full queue makes the transport wait.
 const MAX_INPUT: usize = 64;
@@ -126,7 +125,7 @@ pub fn connect(
     // Boxed, because callers move it into a task, which would have room for it twice.
     let served = Box::pin(async move {
         let messages = futures::stream::poll_fn(move |context| rx.poll_recv(context));
-        let transport = Lines::new(wire.sink(), messages.take_until(stop.cancelled_owned()));
+        let transport = request_limit::transport(&wire, messages.take_until(stop.cancelled_owned()));
         let draining = front.draining.clone();
         let connection = ClientConnection::new(front, wire);
         let announced = async {
@@ -137,7 +136,7 @@ pub fn connect(
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            ended = dispatch::speak(&connection, DynConnectTo::new(transport)) => {
+            ended = dispatch::speak(&connection, transport) => {
                 if let Err(error) = ended {
                     tracing::info!(%error, "a client connection broke");
                 }

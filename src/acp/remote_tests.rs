@@ -137,6 +137,96 @@ async fn a_slow_reader_may_leave_a_limited_number_of_bytes() {
     }
 }
 
+/// A client whose requests wait for the session store until the token is cancelled.
+fn waiting_server(folder: &Path, opened: &CancellationToken) -> AcpServer {
+    let opened = opened.clone();
+    let sessions = move || {
+        let opened = opened.clone();
+        async move {
+            opened.cancelled().await;
+            Err(crate::acp::SessionsError("there is no store".into()))
+        }
+        .boxed()
+    };
+    AcpServer { sessions: Box::new(sessions), ..server(folder) }
+}
+
+/// Returns the next messages until there is a response with this id.
+async fn response(output: &mut ClientOutput, id: &serde_json::Value) -> serde_json::Value {
+    let meter = output.meter();
+    loop {
+        let messages = output.next().await.expect("the connection goes on");
+        messages.iter().for_each(|message| meter.add(message));
+        let mut messages = messages.iter().map(|message| serde_json::from_str(&message.text).expect("JSON"));
+        if let Some(found) = messages.find(|message: &serde_json::Value| message["id"] == *id) {
+            return found;
+        }
+    }
+}
+
+fn list_request(id: impl Into<serde_json::Value>, text: &str) -> String {
+    let id = id.into();
+    serde_json::json!({"jsonrpc": "2.0", "id": id, "method": "session/list", "params": {"_meta": {"x": text}}})
+        .to_string()
+}
+
+#[tokio::test]
+async fn requests_without_a_response_are_limited() {
+    let folder = tempfile::tempdir().unwrap();
+    let (stop, opened) = (CancellationToken::new(), CancellationToken::new());
+    let (input, mut output, served) = connect(waiting_server(folder.path(), &opened), stop.clone());
+    let talk = async {
+        for id in 0..request_limit::MAX_REQUESTS {
+            assert!(input.send(list_request(id, "")).await);
+        }
+        assert!(input.send(list_request("over", "")).await);
+        let refused = response(&mut output, &"over".into()).await;
+        assert_eq!(refused["error"]["data"]["retryAfter"], 1, "{refused}");
+        // A line that gets an error counts too, and other messages pass.
+        assert!(input.send("no message".to_owned()).await);
+        assert_eq!(response(&mut output, &serde_json::Value::Null).await["error"]["data"]["retryAfter"], 1);
+        assert!(
+            input.send(r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}"#.to_owned()).await
+        );
+        assert!(input.send(r#"{"jsonrpc":"2.0","id":"ours","result":{}}"#.to_owned()).await);
+        opened.cancel();
+        response(&mut output, &(request_limit::MAX_REQUESTS - 1).into()).await;
+        // Each response makes room, also that of a line that is no message.
+        for _ in 0..2 * request_limit::MAX_REQUESTS {
+            assert!(input.send("no message".to_owned()).await);
+            assert_eq!(response(&mut output, &serde_json::Value::Null).await["error"]["code"], -32700);
+        }
+        assert!(input.send(list_request("later", "")).await);
+        let answer = response(&mut output, &"later".into()).await;
+        assert!(answer["error"]["data"]["retryAfter"].is_null(), "{answer}");
+        stop.cancel();
+    };
+    tokio::join!(talk, served);
+}
+
+#[tokio::test]
+async fn the_bytes_of_requests_without_a_response_are_limited() {
+    let folder = tempfile::tempdir().unwrap();
+    let (stop, opened) = (CancellationToken::new(), CancellationToken::new());
+    let (input, mut output, served) = connect(waiting_server(folder.path(), &opened), stop.clone());
+    let text = "x".repeat(request_limit::MAX_REQUEST_BYTES / 4 - 1024);
+    let talk = async {
+        for id in 0..4 {
+            assert!(input.send(list_request(id, &text)).await);
+        }
+        assert!(input.send(list_request("over", &text[..8192])).await);
+        let refused = response(&mut output, &"over".into()).await;
+        assert_eq!(refused["error"]["data"]["retryAfter"], 1, "{refused}");
+        opened.cancel();
+        response(&mut output, &3.into()).await;
+        assert!(input.send(list_request("later", &text)).await);
+        let answer = response(&mut output, &"later".into()).await;
+        assert!(answer["error"]["data"]["retryAfter"].is_null(), "{answer}");
+        stop.cancel();
+    };
+    tokio::join!(talk, served);
+}
+
 #[tokio::test]
 async fn the_transport_waits_while_too_many_messages_are_not_taken() {
     let folder = tempfile::tempdir().unwrap();
