@@ -42,6 +42,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
+use tokio::io::AsyncWrite;
 use tokio_util::sync::CancellationToken;
 
 use crate::lesson::CheckVariables;
@@ -56,8 +57,9 @@ use connection::ClientConnection;
 pub use lines::read_lines;
 #[cfg(any(test, fuzzing))]
 pub use request_params::read_request;
+use remote::StallLimits;
 pub use shared_session::{RunningTurn, SessionObserver, SharedPorts, SharedSession, SharedSessions, next_viewer_id};
-use wire::ClientWriter;
+use wire::{ClientWriter, QueueReader};
 
 pub use forwards::{ClientRoute, ForwardLink, SessionForwards};
 pub use limits::{UsageError, check_usage};
@@ -68,6 +70,10 @@ pub use relay::{
 };
 pub use remote::{ClientInput, ClientOutput, OutputMeter, connect};
 
+/// Unsent bytes beyond which the connection of an editor on stdio ends even if it reads slowly.
+const MAX_UNSENT_OF_EDITOR: usize = 64 << 20;
+/// When the connection of an editor on stdio ends. It may pause for longer than a remote client, such as in a debugger.
+const EDITOR_STALL: StallLimits = StallLimits { time: Duration::from_secs(30), unsent: MAX_UNSENT_OF_EDITOR };
 /// How long a client that has closed its side may take to read the remaining output.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -114,20 +120,40 @@ pub fn editor_lines() -> impl futures::Stream<Item = std::io::Result<String>> + 
 }
 
 /// Serves the client on stdio until it closes its side or `stop` is cancelled. When this returns, no turn is running and
-/// all output is written, unless the client did not read it within three seconds.
+/// all output is written, unless the client did not read it within three seconds. Fails if the client leaves too many
+/// bytes unread.
 pub async fn serve(front: AcpServer, stop: CancellationToken) -> std::io::Result<()> {
     let (direct, output) = stdio::output();
-    let (wire, queue) = ClientWriter::with_reader(direct);
+    serve_lines(front, stop, editor_lines(), ClientWriter::with_reader(direct), output).await
+}
+
+/// Serves a client that sends these lines and reads this output.
+async fn serve_lines(
+    front: AcpServer,
+    stop: CancellationToken,
+    lines: impl futures::Stream<Item = std::io::Result<String>> + Send + 'static,
+    (wire, queue): (ClientWriter, QueueReader),
+    output: impl AsyncWrite + Send + Unpin + 'static,
+) -> std::io::Result<()> {
+    let meter = OutputMeter::of(&queue);
     let writer = TaskScope::new();
     writer.spawn(wire::write_queue(queue, output));
-    let transport = request_limit::transport(&wire, editor_lines().take_until(stop.cancelled_owned()));
+    let transport = request_limit::transport(&wire, lines.take_until(stop.cancelled_owned()));
     let connection = ClientConnection::new(front, wire);
-    let served = dispatch::speak(&connection, transport).await;
+    let served = tokio::select! {
+        served = dispatch::speak(&connection, transport) => {
+            served.map_err(|error| std::io::Error::other(error.to_string()))
+        }
+        () = meter.stall_over(&EDITOR_STALL, |_| 0) => {
+            meter.close();
+            Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "the editor leaves too many bytes unread"))
+        }
+    };
     connection.end().await;
     // The last handle to the store waits until everything is written.
     drop(tokio::task::spawn_blocking(move || drop(connection)).await);
     // The queue is closed, so the writer ends by itself. A client that disconnected without reading its output must not
     // block the shutdown.
     drop(tokio::time::timeout(FLUSH_TIMEOUT, writer.stop()).await);
-    served.map_err(|error| std::io::Error::other(error.to_string()))
+    served
 }

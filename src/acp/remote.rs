@@ -21,8 +21,9 @@ use super::{AcpServer, dispatch, request_limit};
 const MAX_INPUT: usize = 64;
 /// Unsent bytes beyond which a client is disconnected even if it reads slowly.
 const MAX_UNSENT_OF_READER: usize = 32 << 20;
-/// How long a client with too many unsent bytes may read nothing.
+/// How long a remote client with too many unsent bytes may read nothing.
 const STALL_LIMIT: Duration = Duration::from_secs(3);
+const REMOTE_STALL: StallLimits = StallLimits { time: STALL_LIMIT, unsent: MAX_UNSENT_OF_READER };
 /// How often the unsent bytes are checked.
 const STALL_POLL: Duration = Duration::from_millis(250);
 /// Sent to clients when the server begins to shut down.
@@ -60,7 +61,19 @@ pub struct ClientOutput(QueueReader);
 #[derive(Debug, Clone)]
 pub struct OutputMeter(Arc<OutputQueue>);
 
+/// When a client with more than [`MAX_UNSENT`] unsent bytes loses its connection.
+pub(super) struct StallLimits {
+    /// How long it may read nothing.
+    pub(super) time: Duration,
+    /// The unsent bytes that it may leave while it reads.
+    pub(super) unsent: usize,
+}
+
 impl OutputMeter {
+    pub(super) fn of(queue: &QueueReader) -> Self {
+        Self(Arc::clone(queue.queue()))
+    }
+
     /// Counts a message as sent.
     pub fn add(&self, message: &OutgoingMessage) {
         self.0.mark_written(message.size);
@@ -74,6 +87,11 @@ impl OutputMeter {
     /// The same for a client with several streams, which may read one and leave another. `unread` returns the bytes of
     /// the streams from which the client has taken nothing for this long.
     pub async fn stall_of_streams(&self, unread: impl Fn(Duration) -> usize) {
+        self.stall_over(&REMOTE_STALL, unread).await;
+    }
+
+    /// The same with limits of the caller.
+    pub(super) async fn stall_over(&self, limits: &StallLimits, unread: impl Fn(Duration) -> usize) {
         let mut written = self.0.total_output();
         let mut progress = Instant::now();
         loop {
@@ -87,8 +105,8 @@ impl OutputMeter {
                 written = now;
                 progress = Instant::now();
             }
-            let is_over = self.0.unwritten() > MAX_UNSENT_OF_READER || unread(STALL_LIMIT) > MAX_UNSENT;
-            if is_over || progress.elapsed() >= STALL_LIMIT {
+            let is_over = self.0.unwritten() > limits.unsent || unread(limits.time) > MAX_UNSENT;
+            if is_over || progress.elapsed() >= limits.time {
                 return;
             }
         }
@@ -103,7 +121,7 @@ impl OutputMeter {
 impl ClientOutput {
     /// Returns the counter of sent bytes. The transport must count every message that it has sent.
     pub fn meter(&self) -> OutputMeter {
-        OutputMeter(Arc::clone(self.0.queue()))
+        OutputMeter::of(&self.0)
     }
 
     /// Waits for messages and returns them in order. `None` once the connection has ended and all are taken. Dropping the

@@ -10,6 +10,7 @@ use super::*;
 use crate::acp::SharedSessions;
 use crate::acp::output_item::{ChunkKind, MessageChunk};
 use crate::acp::wire::BATCH_INTERVAL;
+use crate::acp::{EDITOR_STALL, MAX_UNSENT_OF_EDITOR, serve_lines};
 use crate::lesson::CheckVariables;
 use crate::orchestrator::Orchestrator;
 use crate::orchestrator::tom::TopOfMind;
@@ -243,4 +244,54 @@ async fn the_transport_waits_while_too_many_messages_are_not_taken() {
         stop.cancel();
     };
     tokio::join!(sending, served);
+}
+
+/// Lines that are no messages. The answer to each repeats it. More lines do not come, and the input stays open.
+fn garbage(lines: usize) -> impl futures::Stream<Item = io::Result<String>> + Send + 'static {
+    let lines = futures::stream::repeat_with(|| Ok("x".repeat(MAX_UNSENT + 1))).take(lines);
+    lines.chain(futures::stream::pending())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_editor_that_stops_reading_loses_its_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = Instant::now();
+    let (_reader, output) = tokio::io::duplex(64);
+    let served = serve_lines(
+        server(folder.path()),
+        CancellationToken::new(),
+        garbage(1),
+        ClientWriter::with_reader(None),
+        output,
+    );
+    let ended = timeout(2 * EDITOR_STALL.time, served).await.expect("the connection ends");
+    assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert!(start.elapsed() >= EDITOR_STALL.time, "a pause of {:?} ends no connection", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_editor_that_reads_slowly_may_leave_a_limited_number_of_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = Instant::now();
+    let (mut reader, output) = tokio::io::duplex(1 << 20);
+    let served = serve_lines(
+        server(folder.path()),
+        CancellationToken::new(),
+        garbage(MAX_UNSENT_OF_EDITOR / MAX_UNSENT + 2),
+        ClientWriter::with_reader(None),
+        output,
+    );
+    let read = async {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            tokio::io::AsyncReadExt::read(&mut reader, &mut buffer).await.unwrap();
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let ended = tokio::select! {
+        ended = served => ended,
+        () = read => unreachable!("it reads for ever"),
+    };
+    assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert!(start.elapsed() < EDITOR_STALL.time, "{:?}", start.elapsed());
 }
