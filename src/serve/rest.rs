@@ -23,7 +23,7 @@ use super::ServerState;
 use super::authenticator::ActiveToken;
 use super::checks::read_body;
 use super::event_stream::{self, KEEP_ALIVE};
-use super::runs::{self, AgentRun, StreamEnd};
+use super::runs::{self, AgentRun, EventPosition, StreamEnd};
 use errors::RestError;
 use messages::InputMessage;
 use new_run::{NewRun, RunMode};
@@ -62,7 +62,7 @@ async fn create_run(
 ) -> Result<Response, RestError> {
     let new: NewRun = read_json(request).await?;
     let run = runs::start(&state, &token, new.request()?).await?;
-    Ok(answer(&token, run, new.mode, 0).await)
+    Ok(answer(&token, run, new.mode, EventPosition::default()).await)
 }
 
 async fn read_run(
@@ -123,7 +123,7 @@ async fn resume_run(
 ) -> Result<Response, RestError> {
     let run = find_run(&state, &token, &id)?;
     let RunAnswer { await_resume, mode } = read_json(request).await?;
-    let position = run.event_count();
+    let position = run.event_end();
     runs::resume(&run, &token, &await_resume.message.text())?;
     Ok(answer(&token, run, mode, position).await)
 }
@@ -146,7 +146,7 @@ fn find_run(state: &ServerState, token: &ActiveToken, id: &str) -> Result<Arc<Ag
 }
 
 /// Answers with the run or its events from `position` on, as the client asked. The events end with the token.
-async fn answer(token: &ActiveToken, run: Arc<AgentRun>, mode: RunMode, position: usize) -> Response {
+async fn answer(token: &ActiveToken, run: Arc<AgentRun>, mode: RunMode, position: EventPosition) -> Response {
     let id = HeaderValue::from_str(&run.id).ok();
     let mut response = match mode {
         RunMode::Sync => {
@@ -165,11 +165,11 @@ async fn answer(token: &ActiveToken, run: Arc<AgentRun>, mode: RunMode, position
     response
 }
 
-type EventPosition = (Arc<AgentRun>, usize);
+type RunPosition = (Arc<AgentRun>, EventPosition);
 
-async fn next_event((run, position): EventPosition) -> Option<(String, EventPosition)> {
+async fn next_event((run, position): RunPosition) -> Option<(String, RunPosition)> {
     let (text, position) = match tokio::time::timeout(KEEP_ALIVE, run.next_event(position, StreamEnd::Stop)).await {
-        Ok(Some(event)) => (event_stream::data(&run_json::event(&run, &event)), position + 1),
+        Ok(Some((event, next))) => (event_stream::data(&run_json::event(&run, &event)), next),
         Ok(None) => return None,
         Err(_) => (event_stream::COMMENT.to_owned(), position),
     };

@@ -7,11 +7,13 @@ mod parts;
 mod questions;
 mod run;
 mod run_error;
+mod run_events;
 mod run_table;
 mod turns;
 
 pub(super) use parts::RunPart;
-pub(super) use run::{AgentRun, RunEvent, RunMessage, RunSnapshot, RunStatus, StreamEnd};
+pub(super) use run::{AgentRun, StreamEnd};
 pub(super) use run_error::RunError;
+pub(super) use run_events::{EventPosition, RunEvent, RunMessage, RunSnapshot, RunStatus};
 pub(super) use run_table::RunTable;
 pub(super) use turns::{MissingSession, RunRequest, find_agent, parse_uuid, resume, sessions, start};

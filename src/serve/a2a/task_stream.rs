@@ -6,7 +6,7 @@ use futures::Stream;
 use serde_json::{Value, json};
 
 use super::super::event_stream::{self, KEEP_ALIVE};
-use super::super::runs::{AgentRun, RunEvent, RunSnapshot, StreamEnd};
+use super::super::runs::{AgentRun, EventPosition, RunEvent, RunSnapshot, StreamEnd};
 use super::task_json;
 
 /// What a client gets of a task.
@@ -15,7 +15,7 @@ pub(super) struct TaskStream {
     /// The task at the beginning. `None` when it is sent.
     snapshot: Option<RunSnapshot>,
     /// The position of the next event.
-    position: usize,
+    position: EventPosition,
     end: StreamEnd,
     /// The message in the output whose beginning the client has.
     begun: Option<usize>,
@@ -49,8 +49,8 @@ impl TaskStream {
         loop {
             let next = self.run.next_event(self.position, self.end);
             let Ok(event) = tokio::time::timeout(KEEP_ALIVE, next).await else { return Some(None) };
-            let event = event?;
-            self.position += 1;
+            let (event, position) = event?;
+            self.position = position;
             // The task continues, so its next stop ends the stream.
             self.end = StreamEnd::Stop;
             if let Some(value) = self.write(&event) {
@@ -68,7 +68,7 @@ impl TaskStream {
                 self.begun = Some(*index);
                 Some(update)
             }
-            RunEvent::Notice(text) => Some(task_json::notice(&self.run, self.position, text)),
+            RunEvent::Notice(text) => Some(task_json::notice(&self.run, self.position.event, text)),
             RunEvent::MessageCreated { .. } | RunEvent::MessageCompleted(_) => None,
         }
     }

@@ -31,6 +31,16 @@ impl RunPart {
         matches!(self, Self::Text(_))
     }
 
+    /// Returns about the bytes of memory of its content.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::Text(text) | Self::Thought(text) => text.len(),
+            Self::Media { mime, data } => mime.len() + data.len(),
+            Self::Call { tool, arguments } => tool.len() + arguments.to_string().len(),
+            Self::CallResult { tool, text, .. } => tool.len() + text.len(),
+        }
+    }
+
     /// Converts a message of a model, or the results of its calls. Empty for a prompt.
     pub(super) fn all_of(message: &Message) -> Vec<Self> {
         if message.is_prompt() {

@@ -9,49 +9,14 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::parts::RunPart;
-use super::questions::{QuestionAnswer, QuestionMessage, RunQuestion};
+use super::questions::{QuestionAnswer, RunQuestion};
 use super::run_error::RunError;
+use super::run_events::{EventLog, EventPosition, RunEvent, RunMessage, RunSnapshot, RunStatus};
 use crate::agents::{Event, Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::clock;
 use crate::ids::ModeId;
 use crate::principal::{Principal, SessionFiles, SessionGrant};
 use crate::session::{SessionRoots, SessionViewer, TurnFailure};
-
-/// The state of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::serve) enum RunStatus {
-    Created,
-    InProgress,
-    /// The run has an open question.
-    Awaiting,
-    Cancelling,
-    Cancelled,
-    Completed,
-    Failed,
-}
-
-impl RunStatus {
-    pub(in crate::serve) fn as_str(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::InProgress => "in-progress",
-            Self::Awaiting => "awaiting",
-            Self::Cancelling => "cancelling",
-            Self::Cancelled => "cancelled",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-        }
-    }
-
-    pub(in crate::serve) fn is_terminal(self) -> bool {
-        matches!(self, Self::Cancelled | Self::Completed | Self::Failed)
-    }
-
-    /// Returns whether the run waits for its client, or has ended.
-    fn is_stop(self) -> bool {
-        self.is_terminal() || self == Self::Awaiting
-    }
-}
 
 /// What a run belongs to.
 #[derive(Debug, Clone)]
@@ -66,46 +31,6 @@ pub(in crate::serve) struct RunOwner {
     pub(in crate::serve) session: String,
     /// The folders of the session.
     pub(super) roots: SessionRoots,
-}
-
-/// A message of the agent that has ended.
-#[derive(Debug, Clone, PartialEq)]
-pub(in crate::serve) struct RunMessage {
-    pub(in crate::serve) parts: Vec<RunPart>,
-    pub(in crate::serve) created_at: u64,
-    pub(in crate::serve) completed_at: u64,
-}
-
-/// A change of a run. `index` is the place of a message in the output.
-#[derive(Debug, Clone)]
-pub(in crate::serve) enum RunEvent {
-    /// The run has another status.
-    Status(RunSnapshot),
-    /// The agent begins a message.
-    MessageCreated {
-        created_at: u64,
-    },
-    Part {
-        index: usize,
-        part: RunPart,
-    },
-    MessageCompleted(Arc<RunMessage>),
-    Notice(String),
-}
-
-/// A run at one moment.
-#[derive(Debug, Clone)]
-pub(in crate::serve) struct RunSnapshot {
-    pub(in crate::serve) status: RunStatus,
-    /// The question that clients see.
-    pub(in crate::serve) question: Option<Arc<QuestionMessage>>,
-    pub(in crate::serve) output: Vec<Arc<RunMessage>>,
-    /// The text of the message that the agent writes now.
-    pub(in crate::serve) draft: Option<String>,
-    /// The reason why the run failed.
-    pub(in crate::serve) error: Option<String>,
-    pub(in crate::serve) changed_at: u64,
-    pub(in crate::serve) finished_at: Option<u64>,
 }
 
 /// When a client has all events that it waits for.
@@ -136,7 +61,9 @@ struct RunState {
     /// The time of the last change of the status.
     changed_at: u64,
     finished_at: Option<u64>,
-    events: Vec<RunEvent>,
+    /// The bytes of memory that the output and the events take after the end.
+    ended_size: usize,
+    events: EventLog,
     /// The message that the agent writes now.
     message: Option<MessageDraft>,
     /// The open questions. Clients see the first one.
@@ -152,12 +79,17 @@ struct MessageDraft {
 
 impl RunState {
     fn snapshot(&self) -> RunSnapshot {
+        let draft = self.message.as_ref().map(|draft| draft.text.clone());
+        RunSnapshot { draft, ..self.snapshot_without_draft() }
+    }
+
+    fn snapshot_without_draft(&self) -> RunSnapshot {
         let question = self.questions.front().filter(|_| self.status == RunStatus::Awaiting);
         RunSnapshot {
             status: self.status,
             question: question.map(|question| Arc::clone(&question.message)),
             output: self.output.clone(),
-            draft: self.message.as_ref().map(|draft| draft.text.clone()),
+            draft: None,
             error: self.error.clone(),
             changed_at: self.changed_at,
             finished_at: self.finished_at,
@@ -168,8 +100,9 @@ impl RunState {
     fn set_status(&mut self, status: RunStatus) {
         self.status = status;
         self.changed_at = clock::now();
-        let snapshot = self.snapshot();
-        self.events.push(RunEvent::Status(snapshot));
+        // Clients have the draft from other events.
+        let snapshot = self.snapshot_without_draft();
+        self.events.push(RunEvent::Status(Box::new(snapshot)));
     }
 
     /// Begins a message, unless the agent writes one already.
@@ -219,7 +152,8 @@ impl AgentRun {
             error: None,
             changed_at: created_at,
             finished_at: None,
-            events: Vec::new(),
+            ended_size: 0,
+            events: EventLog::default(),
             message: None,
             questions: VecDeque::new(),
             next_question: 0,
@@ -261,18 +195,24 @@ impl AgentRun {
     }
 
     /// Returns the run, and the position of the first event after this moment.
-    pub(in crate::serve) fn snapshot_with_position(&self) -> (RunSnapshot, usize) {
+    pub(in crate::serve) fn snapshot_with_position(&self) -> (RunSnapshot, EventPosition) {
         let state = self.state();
-        (state.snapshot(), state.events.len())
+        (state.snapshot(), state.events.end())
     }
 
     /// Returns all events so far.
     pub(in crate::serve) fn events(&self) -> Vec<RunEvent> {
-        self.state().events.clone()
+        self.state().events.all().to_vec()
     }
 
-    pub(in crate::serve) fn event_count(&self) -> usize {
-        self.state().events.len()
+    /// Returns the position after all events so far.
+    pub(in crate::serve) fn event_end(&self) -> EventPosition {
+        self.state().events.end()
+    }
+
+    /// Returns the bytes of memory that the output and the events take. Zero if the run has not ended.
+    pub(super) fn ended_size(&self) -> usize {
+        self.state().ended_size
     }
 
     /// Marks the run as working.
@@ -304,6 +244,7 @@ impl AgentRun {
             state.error = problem;
             state.finished_at = Some(clock::now());
             state.set_status(status);
+            state.ended_size = state.events.size() + state.output.iter().map(|message| message.size()).sum::<usize>();
         });
     }
 
@@ -388,14 +329,19 @@ impl AgentRun {
         }
     }
 
-    /// Waits for the event at this position. `None` if `end` comes before there is one.
-    pub(in crate::serve) async fn next_event(&self, position: usize, end: StreamEnd) -> Option<RunEvent> {
+    /// Waits for the event at this position. Returns also the position after it. `None` if `end` comes before there is
+    /// one.
+    pub(in crate::serve) async fn next_event(
+        &self,
+        position: EventPosition,
+        end: StreamEnd,
+    ) -> Option<(RunEvent, EventPosition)> {
         let mut changes = self.changes.subscribe();
         loop {
             {
                 let state = self.state();
-                if let Some(event) = state.events.get(position) {
-                    return Some(event.clone());
+                if let Some(next) = state.events.next(position) {
+                    return Some(next);
                 }
                 let has_ended = match end {
                     StreamEnd::Stop => state.status.is_stop(),
@@ -417,7 +363,7 @@ impl AgentRun {
                 draft.text.push_str(text);
             }
             let index = state.output.len();
-            state.events.push(RunEvent::Part { index, part: RunPart::Text(text.to_owned()) });
+            state.events.push_text(index, text);
         });
     }
 

@@ -13,6 +13,8 @@ use crate::principal::SessionGrant;
 const KEEP_TIME: u64 = 60 * 60 * 1_000;
 /// Maximum number of ended runs of one principal.
 const MAX_ENDED: usize = 200;
+/// Maximum bytes of the ended runs of one principal.
+const MAX_ENDED_BYTES: usize = 32 << 20;
 
 /// The runs, by their ids. They are in memory only: after a restart, the store still has their sessions.
 #[derive(Default)]
@@ -28,12 +30,16 @@ impl RunTable {
         let mut ended: Vec<_> = runs
             .values()
             .filter(|known| known.principal() == run.principal())
-            .filter_map(|known| Some((known.end_time()?, known.id.clone())))
+            .filter_map(|known| Some((known.end_time()?, known.id.clone(), known.ended_size())))
             .collect();
         ended.sort();
-        let surplus = ended.len().saturating_sub(MAX_ENDED);
-        for (_, id) in ended.drain(..surplus) {
-            runs.remove(&id);
+        let mut bytes = 0;
+        for (place, (_, id, size)) in ended.iter().rev().enumerate() {
+            bytes += size;
+            // The newest stays, also if it is larger, because its client may not have read it.
+            if place >= MAX_ENDED || (place > 0 && bytes > MAX_ENDED_BYTES) {
+                runs.remove(id);
+            }
         }
         runs.insert(run.id.clone(), Arc::clone(run));
     }
@@ -66,6 +72,7 @@ mod tests {
 
     use super::super::run::RunOwner;
     use super::*;
+    use crate::agents::{Notifier as _, StatusUpdate};
     use crate::principal::{Principal, TokenLimits};
     use crate::session::{SessionRoots, TurnFailure};
 
@@ -110,5 +117,28 @@ mod tests {
         assert_eq!(forgotten, [&oldest.id]);
         assert!(is_kept(&running) && is_kept(&newest), "only ended runs count");
         assert!(table.find(&of_ben.id, &grant("ben")).is_some(), "those of others do not");
+    }
+
+    #[test]
+    fn the_bytes_of_the_ended_runs_of_a_principal_are_limited() {
+        let table = RunTable::default();
+        // The output and the events have the text.
+        let text = "x".repeat(MAX_ENDED_BYTES / 2);
+        let add_large = || {
+            let run = add_run(&table, "ana");
+            run.status(StatusUpdate::Text(text.clone()));
+            run.finish(Err(&TurnFailure("no model".to_owned())));
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            run
+        };
+        let (first, of_ben) = (add_large(), add_ended(&table, "ben"));
+        let running = add_run(&table, "ana");
+        let ana = grant("ana");
+        let is_kept = |run: &AgentRun| table.find(&run.id, &ana).is_some();
+        assert!(is_kept(&first), "the newest stays");
+        let second = add_large();
+        let last = add_run(&table, "ana");
+        assert_eq!([&first, &second, &running, &last].map(|run| is_kept(run)), [false, true, true, true]);
+        assert!(table.find(&of_ben.id, &grant("ben")).is_some());
     }
 }

@@ -62,10 +62,37 @@ fn streamed_text_is_part_of_the_output_once() {
     let parts = vec![MessagePart::Content(Content::text("Hello"))];
     run.log(Event::Message { message: Arc::new(Message { role: Role::Assistant, parts }) });
     run.finish(Ok(&end(StopReason::EndTurn)));
-    let expected = ["created", "in-progress", "message", "part", "part", "completed message", "completed"];
+    let expected = ["created", "in-progress", "message", "part", "completed message", "completed"];
     assert_eq!(kinds(&run), expected);
     let state = run.snapshot();
     assert_eq!((state.output[0].parts.as_slice(), state.draft), ([RunPart::Text("Hello".to_owned())].as_slice(), None));
+}
+
+#[tokio::test]
+async fn text_is_one_event_and_each_client_gets_what_is_new() {
+    let run = run();
+    run.start();
+    let text = async |position| match run.next_event(position, StreamEnd::Stop).await {
+        Some((RunEvent::Part { part: RunPart::Text(text), .. }, next)) => (text, next),
+        other => panic!("no text: {other:?}"),
+    };
+    let start = run.event_end();
+    run.status(StatusUpdate::Text("Hé".to_owned()));
+    let (_, first) = run.next_event(start, StreamEnd::Stop).await.unwrap();
+    let (new, early) = text(first).await;
+    assert_eq!((new.as_str(), early), ("Hé", run.event_end()));
+    (0..100_000).for_each(|_| run.status(StatusUpdate::Text("lo".to_owned())));
+    let (new, early) = text(early).await;
+    assert_eq!(new, "lo".repeat(100_000));
+    assert_eq!(text(first).await.0, format!("Hé{new}"), "a late client gets all at once");
+    assert_eq!(kinds(&run), ["created", "in-progress", "message", "part"]);
+    run.status(StatusUpdate::Notice(crate::tool::Notice::new("a remark")));
+    run.status(StatusUpdate::Text("end".to_owned()));
+    let (notice, after) = run.next_event(early, StreamEnd::Stop).await.unwrap();
+    assert!(matches!(notice, RunEvent::Notice(_)), "{notice:?}");
+    assert_eq!(text(after).await.0, "end");
+    run.finish(Ok(&end(StopReason::EndTurn)));
+    assert_eq!(kinds(&run)[2..], ["message", "part", "notice", "part", "completed message", "completed"]);
 }
 
 #[test]
