@@ -19,6 +19,13 @@ pub(in crate::serve) struct QuestionMessage {
     pub(in crate::serve) number: u64,
 }
 
+impl QuestionMessage {
+    /// Returns about the bytes of memory of its content.
+    pub(super) fn size(&self) -> usize {
+        self.text.len() + self.details.to_string().len()
+    }
+}
+
 /// A question that the client has not answered.
 pub(super) struct RunQuestion {
     pub(super) message: Arc<QuestionMessage>,

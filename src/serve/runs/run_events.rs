@@ -162,7 +162,11 @@ impl EventLog {
     /// Returns the bytes of memory that the events take, without the messages that they share with the output.
     pub(super) fn size(&self) -> usize {
         let size = |event: &RunEvent| match event {
-            RunEvent::Status(state) => size_of::<RunSnapshot>() + state.output.len() * size_of::<Arc<RunMessage>>(),
+            RunEvent::Status(state) => {
+                let question = state.question.as_ref().map(|question| question.size());
+                let messages = state.output.len() * size_of::<Arc<RunMessage>>();
+                size_of::<RunSnapshot>() + messages + question.unwrap_or_default()
+            }
             RunEvent::Part { part, .. } => part.size(),
             RunEvent::Notice(text) => text.len(),
             RunEvent::MessageCreated { .. } | RunEvent::MessageCompleted(_) => 0,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::super::questions::QuestionOptions;
+use super::super::questions::{QuestionMessage, QuestionOptions};
 use super::*;
 use crate::conversation::{Content, Message, MessagePart, Role, Usage};
 use crate::ids::{AgentName, ModeSlug};
