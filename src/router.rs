@@ -198,8 +198,17 @@ impl Router {
         &self.modes
     }
 
+    /// Returns the mode that the user chose before for this prompt. `None` if there is no such correction.
+    pub fn correction(&self, prompt: &str) -> Option<RankedMode> {
+        let same = normal(prompt);
+        let known = self.corrected.iter().find(|known| known.normal == same)?;
+        let reason = "you chose it before for this prompt".to_owned();
+        Some(RankedMode { mode: self.modes[known.mode].clone(), confidence: 1.0, reason })
+    }
+
     /// Ranks every mode for a prompt, best first.
     pub fn rank(&self, prompt: &str) -> Vec<RankedMode> {
+        let correction = self.correction(prompt);
         let prompt = truncate_middle(prompt);
         let counts = features::count(&prompt);
         let vector = self.vocabulary.vector(&counts);
@@ -215,12 +224,8 @@ impl Router {
             },
         };
         let mut ranked: Vec<RankedMode> = scores.order().iter().map(ranked).collect();
-        let same = normal(&prompt);
-        if let Some(known) = self.corrected.iter().find(|known| known.normal == same) {
-            let at = ranked.iter().position(|ranked| ranked.mode == self.modes[known.mode]).unwrap_or_default();
-            let mut chosen = ranked.remove(at);
-            chosen.confidence = 1.0;
-            chosen.reason = "you chose it before for this prompt".to_owned();
+        if let Some(chosen) = correction {
+            ranked.retain(|ranked| ranked.mode != chosen.mode);
             ranked.insert(0, chosen);
         }
         ranked

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::graph::Plan;
 use crate::ids::{AgentName, ModeId, ModeSlug, nearest};
 use crate::manifest::{AgentEntry, ManagedExclusion, ManagedSetting};
-use crate::router::{RankedMode, Router, THRESHOLD, split};
+use crate::router::{RankedMode, RoutedTask, Router, THRESHOLD, split};
 use crate::tool::truncate;
 
 use super::recall::RecallExcerpt;
@@ -87,6 +87,12 @@ pub struct Route {
     pub after: Vec<usize>,
 }
 
+impl From<RoutedTask> for Route {
+    fn from(RoutedTask { text, mode, confidence, reason, after }: RoutedTask) -> Self {
+        Self { mode, confidence, reason, task: text, after }
+    }
+}
+
 /// The routes of a prompt and the reason for them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoutingDecision {
@@ -164,8 +170,9 @@ impl UnknownModeError {
     }
 }
 
-/// Returns the router's decision. If the prompt leaves it open, the context decides between the modes that the prompt
-/// suggests. If that is open too, the decision is the default mode.
+/// Returns the router's decision. A mode that the user chose before for this prompt takes all of it. If the prompt
+/// leaves it open, the context decides between the modes that the prompt suggests. If that is open too, the decision
+/// is the default mode.
 pub(super) fn route_by_router(
     prompt: &str,
     router: &Router,
@@ -173,31 +180,25 @@ pub(super) fn route_by_router(
     context: &RoutingContext,
 ) -> RoutingDecision {
     let ranked = router.rank(prompt);
-    let tasks = split(prompt, router);
-    let sure = tasks.len() > 1 || is_sure(prompt, &ranked);
-    let in_context = if sure { None } else { context.choose(&ranked, router) };
-    let by = if sure || in_context.is_some() { DecisionSource::Embedded } else { DecisionSource::Default };
-    let routes: Vec<Route> = if let Some(RankedMode { mode, confidence, reason }) = in_context {
-        let reason = format!("top of mind or earlier sessions decide: {reason}");
+    let single = |RankedMode { mode, confidence, reason }| {
         vec![Route { mode, confidence, reason, task: prompt.trim().to_owned(), after: Vec::new() }]
-    } else if sure {
-        let route = |task: crate::router::RoutedTask| Route {
-            mode: task.mode,
-            confidence: task.confidence,
-            reason: task.reason,
-            task: task.text,
-            after: task.after,
-        };
-        tasks.into_iter().map(route).collect()
+    };
+    let (by, routes) = if let Some(remembered) = router.correction(prompt) {
+        // The user chose this mode for the whole prompt, so it is not split.
+        (DecisionSource::Embedded, single(remembered))
     } else {
-        let known = ranked.iter().find(|ranked| ranked.mode == *default);
-        vec![Route {
-            mode: default.clone(),
-            confidence: known.map_or(0.0, |ranked| ranked.confidence),
-            reason: "no mode fits for sure, so the default one takes it".to_owned(),
-            task: prompt.trim().to_owned(),
-            after: Vec::new(),
-        }]
+        let tasks = split(prompt, router);
+        if tasks.len() > 1 || is_sure(prompt, &ranked) {
+            (DecisionSource::Embedded, tasks.into_iter().map(Route::from).collect())
+        } else if let Some(best) = context.choose(&ranked, router) {
+            let reason = format!("top of mind or earlier sessions decide: {}", best.reason);
+            (DecisionSource::Embedded, single(RankedMode { reason, ..best }))
+        } else {
+            let known = ranked.iter().find(|ranked| ranked.mode == *default);
+            let confidence = known.map_or(0.0, |ranked| ranked.confidence);
+            let reason = "no mode fits for sure, so the default one takes it".to_owned();
+            (DecisionSource::Default, single(RankedMode { mode: default.clone(), confidence, reason }))
+        }
     };
     let others = ranked.into_iter().filter(|ranked| routes.iter().all(|route| route.mode != ranked.mode));
     let alternatives = others.take(ALTERNATIVES).collect();
@@ -209,9 +210,8 @@ fn is_sure(prompt: &str, ranked: &[RankedMode]) -> bool {
     let says =
         prompt.split(|c: char| !c.is_alphanumeric()).filter(|word| word.chars().count() >= MIN_WORD_LETTERS).count();
     let second = ranked.get(1).map_or(0.0, |second| second.confidence);
-    // The user chose this mode for this exact prompt before.
-    let stands_out = |best: &RankedMode| best.confidence >= 1.0 || best.confidence - second >= MIN_LEAD;
-    says > 0 && ranked.first().is_some_and(|best| best.confidence >= THRESHOLD && stands_out(best))
+    let stands_out = |best: &RankedMode| best.confidence >= THRESHOLD && best.confidence - second >= MIN_LEAD;
+    says > 0 && ranked.first().is_some_and(stands_out)
 }
 
 /// Returns the mode that a prompt starts with, as `@coding/backend` or `@coding`, and the rest of the prompt. Any other
@@ -378,6 +378,24 @@ mod tests {
         let last = suggested.last().unwrap();
         let other = some.iter().find(|candidate| candidate.mode == last.mode).unwrap().examples.join("\n");
         assert_eq!(decide("zzz", &other).1, DecisionSource::Default, "the prompt does not suggest this mode");
+    }
+
+    #[test]
+    fn remembered_prompt_is_neither_too_short_nor_split() {
+        let plan = plan();
+        let router = Router::learn(&candidates(plan.manifests()));
+        let (qa, default): (ModeId, ModeId) = ("coding/qa".parse().unwrap(), "goose/assistant".parse().unwrap());
+        let compound = "fix the login API and add a dark theme";
+        assert!(route_by_router(compound, &router, &default, &RoutingContext::default()).is_compound());
+        let long = format!("fix ci\n{}", "log line\n".repeat(1_000));
+        let prompts = ["fix ci", compound, &long];
+        let router = router.with_corrections(prompts.map(|prompt| (prompt, &qa)));
+        for prompt in prompts {
+            let decision = route_by_router(prompt, &router, &default, &RoutingContext::default());
+            assert_eq!((decision.by, decision.routes.len()), (DecisionSource::Embedded, 1), "{prompt}");
+            assert_eq!((&decision.routes[0].mode, decision.routes[0].task.as_str()), (&qa, prompt.trim()));
+            assert!(decision.alternatives.iter().all(|other| other.mode != qa), "{prompt}");
+        }
     }
 
     #[test]

@@ -167,6 +167,16 @@ fn an_agent_of_ones_own_is_routed_to_and_measured() {
 }
 
 #[test]
+fn remembered_prompt_goes_to_its_mode_if_short_or_compound() {
+    let sandbox = Sandbox::new();
+    for prompt in ["fix ci", "fix the login API and add a dark theme"] {
+        assert_eq!(sandbox.skein(&["route", "--remember", "coding/qa", prompt]).code, 0);
+        let expected = ("coding/qa".to_owned(), prompt.to_owned(), json!([]));
+        assert_eq!(routed(&sandbox.skein(&["route", "--json", prompt])), [expected], "{prompt}");
+    }
+}
+
+#[test]
 fn cases_that_cannot_be_read_name_their_line() {
     let sandbox = Sandbox::new();
     for (text, problem, help) in [
