@@ -465,7 +465,7 @@ fn run(cli: Cli, folders: &Folders, output: &mut CommandOutput) -> Result<(), Co
         Command::Import(args) => import::run(&args, global, folders, output),
         Command::Configure(args) => configure::run(&args, global, folders, output),
         Command::Doctor(args) => doctor::run(&args, global, folders, output),
-        Command::Trust(args) => trust::run(&args, folders, output),
+        Command::Trust(args) => trust::run(&args, global, folders, output),
         Command::Tutorial(args) => tutorial::run(&args, folders, output),
         Command::Token(args) => token::run(&args, global, folders, output),
         Command::Principal(args) => principal::run(&args, folders, output),

@@ -76,7 +76,7 @@ pub(super) fn run(
         let which = missing.map_or("stdin", |(name, _)| name);
         return Err(CommandError::usage(format!("{which} is no terminal"), "`skein run` is for scripts and pipes"));
     };
-    trust::offer(folders, output)?;
+    trust::offer(global, folders, output)?;
     let changes = upgrade::changes_once(folders, Reader::User);
     let files = FileTraces::of(global, folders);
     let (opening, plan) = LaunchSettings::prepare(

@@ -84,7 +84,7 @@ pub(super) fn run(
 ) -> Result<(), CommandError> {
     let format = if args.json { RunOutput::Json } else { args.output };
     if format == RunOutput::Text {
-        trust::offer(folders, output)?;
+        trust::offer(global, folders, output)?;
     }
     let reader = if std::io::stderr().is_terminal() { Reader::User } else { Reader::Script };
     if let Some(changes) = upgrade::changes_once(folders, reader) {

@@ -7,6 +7,7 @@ use std::io::{BufRead as _, IsTerminal as _};
 use clap::Args;
 use serde_json::json;
 
+use super::Global;
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput, display_line};
 use super::workspace::trust_failure;
@@ -34,7 +35,12 @@ pub(super) struct TrustArgs {
     json: bool,
 }
 
-pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
+pub(super) fn run(
+    args: &TrustArgs,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
     let project = ProjectFiles::find(&folders.cwd).map_err(|error| trust_failure(&error))?;
     let Some(project) = project else {
         let help = "`skein new agent NAME` makes one";
@@ -45,7 +51,7 @@ pub(super) fn run(args: &TrustArgs, folders: &Folders, output: &mut CommandOutpu
     if args.revoke {
         store.revoke(&project).map_err(|error| trust_failure(&error))?;
     } else if !args.status && store.trust_of(&project) != TrustState::Trusted {
-        describe(&project, &store, folders, output);
+        describe(&project, &store, global, folders, output)?;
         if !args.yes && !confirm(USE_FILES, output)? {
             return Err(CommandError::work("the project was not trusted", "answer y, or pass --yes"));
         }
@@ -83,7 +89,7 @@ fn of_named_principal(args: &TrustArgs, folders: &Folders) -> Result<Folders, Co
 
 /// Asks the user at a terminal about a project that is not trusted. If the user declines, the command prints a note and
 /// continues without the project.
-pub(super) fn offer(folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
+pub(super) fn offer(global: &Global, folders: &Folders, output: &mut CommandOutput) -> Result<(), CommandError> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         return Ok(());
     }
@@ -93,7 +99,7 @@ pub(super) fn offer(folders: &Folders, output: &mut CommandOutput) -> Result<(),
     if store.trust_of(&project) == TrustState::Trusted {
         return Ok(());
     }
-    describe(&project, &store, folders, output);
+    describe(&project, &store, global, folders, output)?;
     if confirm(USE_FILES, output)? {
         store.trust(&project).map_err(|error| trust_failure(&error))?;
     }

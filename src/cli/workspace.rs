@@ -151,6 +151,26 @@ fn wrong_config() -> CommandError {
     CommandError::usage("the config file is wrong", "correct it as said above")
 }
 
+/// Returns whether the files of this project would add errors to those of the other layers. Fails if there is no file
+/// or folder that `--manifests` names.
+pub(super) fn project_adds_errors(
+    project: &ProjectFiles,
+    global: &Global,
+    folders: &Folders,
+) -> Result<bool, CommandError> {
+    let Layers { roots: mut without, .. } = layers(global, &[], UntrustedPolicy::Leave, folders)?;
+    without.retain(|(layer, _)| *layer != Layer::Project);
+    let mut with = without.clone();
+    let place = with.iter().take_while(|(layer, _)| *layer != Layer::Extra).count();
+    with.insert(place, (Layer::Project, Root::Snapshot { files: project.files.clone(), shown: String::new() }));
+    let count = |roots: &[(Layer, Root)]| {
+        let (manifests, found) = manifest::load(roots);
+        let found = graph::resolve_without_notes(manifests, found).diagnostics;
+        found.iter().filter(|found| found.severity == Severity::Error).count()
+    };
+    Ok(count(&with) > count(&without))
+}
+
 /// The layers that apply here, in order, and notes about them for the user.
 struct Layers {
     roots: Vec<(Layer, Root)>,

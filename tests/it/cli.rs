@@ -512,6 +512,23 @@ fn a_trusted_project_is_used_until_one_byte_changes() {
 }
 
 #[test]
+fn trust_knows_the_services_of_other_layers() {
+    let sandbox = Sandbox::new();
+    let agent = "version: 1\nkind: agent\nname: house\ndescription: x\n\
+                 metadata: {dependencies: [clock]}\nruntime: {acp: {command: none}}\n\
+                 modes: [{slug: one, description: x, tool_groups: [time], dependencies: [clock]}]\n";
+    sandbox.write("project/.skein/agents/house.yaml", agent);
+    sandbox.write("team/services/clock.yaml", CLOCK);
+    let alone = sandbox.skein(&["trust", "--yes"]);
+    assert!(alone.stderr.contains("these files have errors"), "{}", alone.stderr);
+    assert_eq!(sandbox.skein(&["trust", "--revoke"]).code, 0);
+    let with_team = sandbox.skein(&["--manifests", "../team", "trust", "--yes"]);
+    assert_eq!(with_team.code, 0, "{}", with_team.whole());
+    assert!(!with_team.stderr.contains("these files have errors"), "{}", with_team.stderr);
+    assert_eq!(sandbox.skein(&["--manifests", "../team", "check", "-q"]).code, 0);
+}
+
+#[test]
 fn a_changed_examples_file_ends_the_trust_of_a_project() {
     let sandbox = Sandbox::new();
     let agent = "version: 1\nkind: agent\nname: house\ndescription: x\nruntime: {acp: {command: none}}\nmodes:\n  \

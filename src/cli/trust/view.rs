@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::folders::Folders;
-use super::super::output::CommandOutput;
-use crate::diagnostic::{Severity, printable};
-use crate::graph;
+use super::super::output::{CommandError, CommandOutput};
+use super::super::{Global, workspace};
+use crate::diagnostic::printable;
 use crate::ids::ServiceName;
 use crate::manifest::{
     self, AgentEntry, AgentProgram, AgentRuntime, Config, ConfiguredHook, DocumentPath, Layer, Manifests, Mode,
@@ -15,9 +15,20 @@ use crate::manifest::{
 use crate::sandbox::SandboxSettings;
 use crate::trust::{FileChange, ProjectFiles, TrustStore};
 
+/// The warning about files that would keep Skein from starting.
+const ERRORS: &str = "these files have errors, and Skein does not start here while it uses them: `skein check` names \
+                      the errors, `skein trust --revoke` takes the trust back";
+
 /// Prints the project's files and, above all, the programs they would start. Escapes control characters, so that a
-/// project cannot hide what the user is asked to trust.
-pub(super) fn describe(project: &ProjectFiles, store: &TrustStore, folders: &Folders, output: &mut CommandOutput) {
+/// project cannot hide what the user is asked to trust. Fails if the other layers cannot be read.
+pub(super) fn describe(
+    project: &ProjectFiles,
+    store: &TrustStore,
+    global: &Global,
+    folders: &Folders,
+    output: &mut CommandOutput,
+) -> Result<(), CommandError> {
+    let adds_errors = workspace::project_adds_errors(project, global, folders)?;
     let root = Root::Snapshot { files: project.files.clone(), shown: String::new() };
     let (manifests, _) = manifest::load(&[(Layer::Project, root)]);
     let (builtin, _) = manifest::load(&[(Layer::Builtin, Root::Builtin)]);
@@ -35,27 +46,12 @@ pub(super) fn describe(project: &ProjectFiles, store: &TrustStore, folders: &Fol
     }
     lines.extend(manifests.configs.iter().flat_map(|entry| rules(&entry.config)));
     lines.extend(manifests.hooks().iter().map(hook_line));
-    lines.extend(errors(project, folders));
+    if adds_errors {
+        lines.push(ERRORS.to_owned());
+    }
     lines.push("Programs and scripts outside .skein/ that these name are not part of the hash.".to_owned());
     lines.iter().for_each(|line| output.aside(&format!("{}\n", printable(line))));
-}
-
-/// Returns a warning if these files would keep Skein from starting.
-fn errors(project: &ProjectFiles, folders: &Folders) -> Option<String> {
-    let user = Root::Disk { path: folders.config.clone(), shown: String::new() };
-    let without = [(Layer::Builtin, Root::Builtin), (Layer::User, user.clone())];
-    let theirs = Root::Snapshot { files: project.files.clone(), shown: String::new() };
-    let with = [(Layer::Builtin, Root::Builtin), (Layer::User, user), (Layer::Project, theirs)];
-    let count = |roots: &[(Layer, Root)]| {
-        let (manifests, found) = manifest::load(roots);
-        let found = graph::resolve_without_notes(manifests, found).diagnostics;
-        found.iter().filter(|found| found.severity == Severity::Error).count()
-    };
-    (count(&with) > count(&without)).then(|| {
-        "these files have errors, and Skein does not start here while it uses them: `skein check` names the errors, \
-         `skein trust --revoke` takes the trust back"
-            .to_owned()
-    })
+    Ok(())
 }
 
 /// Returns the command of a hook, which runs without a question.
