@@ -55,14 +55,20 @@ pub(super) fn analyze(call: &CallContext, cache: &SymbolCache, request: &Analyze
     if metadata.is_file() {
         check_file(&place, &shown, metadata.len())?;
     }
-    let sources = SourceList::collect(call, &place)?;
     let roots = paths::roots(&call.session);
+    if metadata.is_file() {
+        paths::open(&roots, &place).map_err(|error| ToolRefusal::io("analyse", &shown, &error))?;
+    } else if metadata.is_dir() {
+        walk::check_folder(&place, "analyse", &shown)?;
+    }
+    let mut sources = SourceList::collect(call, &place)?;
     let read = |path: &Path| read_source(&roots, path);
     let is_cancelled = || call.cancel.is_cancelled();
     let access = SourceAccess { cache, read: &read, is_cancelled: &is_cancelled };
     let name = request.focus.as_deref().map(SymbolName::parse);
     let index = CodeIndex::scan(access, &sources.files, name.as_ref().map(|name| name.name.as_str()))
         .ok_or_else(|| ToolRefusal::new("the call was cancelled"))?;
+    sources.unreadable.add_number(index.unreadable.len());
     let view = CodeView { call, index: &index, sources: &sources, shown: &shown };
     let listing = match (&request.focus, &name) {
         (Some(focus), Some(name)) => {
@@ -75,7 +81,7 @@ pub(super) fn analyze(call: &CallContext, cache: &SymbolCache, request: &Analyze
     if is_cancelled() {
         return Err(ToolRefusal::new("the call was cancelled"));
     }
-    Ok(text(output::excerpt(&listing)))
+    Ok(text(output::excerpt(&(listing + &sources.unreadable.line()))))
 }
 
 /// Fails if the file cannot be analysed.
@@ -110,22 +116,35 @@ struct SourceList {
     files: Vec<CodeFile>,
     too_large: usize,
     has_more: bool,
+    unreadable: walk::UnreadableEntries,
 }
 
 impl SourceList {
     fn collect(call: &CallContext, place: &Path) -> Result<Self, ToolRefusal> {
-        let mut list = Self { files: Vec::new(), too_large: 0, has_more: false };
+        let mut list =
+            Self { files: Vec::new(), too_large: 0, has_more: false, unreadable: walk::UnreadableEntries::default() };
         for entry in walk::walk_folder(&call.session, place).build() {
             if call.cancel.is_cancelled() {
                 return Err(ToolRefusal::new("the call was cancelled"));
             }
-            // Entries that cannot be read are omitted.
-            let Ok(entry) = entry else { continue };
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    list.unreadable.add(&error);
+                    continue;
+                }
+            };
             let Some(language) = SourceLanguage::of_path(entry.path()) else { continue };
             if !entry.file_type().is_some_and(|kind| kind.is_file()) {
                 continue;
             }
-            let Ok(metadata) = entry.metadata() else { continue };
+            let metadata = match entry.metadata() {
+                Ok(metadata) => metadata,
+                Err(error) => {
+                    list.unreadable.add(&error);
+                    continue;
+                }
+            };
             if metadata.len() > MAX_FILE_SIZE {
                 list.too_large += 1;
             } else if list.files.len() == MAX_FILES {
@@ -180,7 +199,7 @@ impl CodeView<'_> {
     fn overview(&self, budget: usize) -> String {
         if self.index.files.is_empty() {
             return format!(
-                "no source files in `{}`; `analyze` knows {} (ignored files are left out)",
+                "no source files in `{}`; `analyze` knows {} (ignored files are left out)\n",
                 self.shown,
                 languages()
             );
@@ -224,13 +243,9 @@ impl CodeView<'_> {
             languages.join(", "),
             count(lines.fold(0, usize::saturating_add), "line"),
         );
-        let mut remark = |number: usize, text: &str| {
-            if number > 0 {
-                summary.push_str(&format!("[{} {text}]\n", count(number, "file")));
-            }
-        };
-        remark(self.sources.too_large, "over 1 MiB left out");
-        remark(self.index.unreadable.len(), "could not be read");
+        if self.sources.too_large > 0 {
+            summary.push_str(&format!("[{} over 1 MiB left out]\n", count(self.sources.too_large, "file")));
+        }
         if self.sources.has_more {
             summary.push_str(&format!("[stopped after {MAX_FILES} files; analyse a folder below]\n"));
         }

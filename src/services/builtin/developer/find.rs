@@ -31,14 +31,22 @@ pub(super) fn find_files(call: &CallContext, request: &FindFiles) -> ToolReply {
     if !place.is_dir() {
         return Err(ToolRefusal::new(format!("`{shown}` is not a folder; give one that exists, or leave `path` out")));
     }
+    walk::check_folder(&place, "search", &shown)?;
     report::place(call, &place, None);
     let mut found = Vec::new();
     let mut looked_at = 0;
+    let mut unreadable = walk::UnreadableEntries::default();
     for entry in walk::walk_folder(&call.session, &place).build() {
         if call.cancel.is_cancelled() {
             return Err(ToolRefusal::new("the call was cancelled"));
         }
-        let Ok(entry) = entry else { continue };
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                unreadable.add(&error);
+                continue;
+            }
+        };
         if entry.file_type().is_none_or(|kind| kind.is_dir()) {
             continue;
         }
@@ -50,9 +58,10 @@ pub(super) fn find_files(call: &CallContext, request: &FindFiles) -> ToolReply {
     }
     if found.is_empty() {
         return Ok(text(format!(
-            "none of the {} below `{shown}` matches `{}` (ignored files are left out)",
+            "none of the {} below `{shown}` matches `{}` (ignored files are left out){}",
             count(looked_at, "file"),
-            paths::printable(&request.glob)
+            paths::printable(&request.glob),
+            unreadable.after_line()
         )));
     }
     // Newest first; files with equal times by name.
@@ -62,5 +71,6 @@ pub(super) fn find_files(call: &CallContext, request: &FindFiles) -> ToolReply {
     if found.len() > MAX_SHOWN {
         listing.push_str(&format!("[{} more; narrow the glob or the path]\n", found.len() - MAX_SHOWN));
     }
+    listing.push_str(&unreadable.line());
     Ok(text(listing))
 }

@@ -42,19 +42,26 @@ pub(super) fn list_dir(call: &CallContext, request: &ListDir) -> ToolReply {
     if !metadata.is_dir() {
         return Err(ToolRefusal::new(format!("`{shown}` is a file; use `read_file`")));
     }
+    walk::check_folder(&place, "list", &shown)?;
     report::place(call, &place, None);
     let depth = request.depth.unwrap_or(2).clamp(1, 10);
     let mut tree = Folder::default();
     let mut entries = 0;
     let mut budget = MAX_COUNTED;
     let mut complete = true;
+    let mut unreadable = walk::UnreadableEntries::default();
     let roots = paths::roots(&call.session);
     for entry in walk::walk_folder(&call.session, &place).max_depth(Some(depth)).build() {
         if call.cancel.is_cancelled() {
             return Err(ToolRefusal::new("the call was cancelled"));
         }
-        // Entries that cannot be read are omitted.
-        let Ok(entry) = entry else { continue };
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                unreadable.add(&error);
+                continue;
+            }
+        };
         let Ok(relative) = entry.path().strip_prefix(&place) else { continue };
         let Some(name) = relative.file_name() else { continue };
         if entries == MAX_ENTRIES {
@@ -79,6 +86,7 @@ pub(super) fn list_dir(call: &CallContext, request: &ListDir) -> ToolReply {
     if !complete {
         listing.push_str(&format!("[stopped after {MAX_ENTRIES} entries; list a folder below, or use `find_files`]\n"));
     }
+    listing.push_str(&unreadable.line());
     Ok(text(output::excerpt(&listing)))
 }
 

@@ -48,7 +48,10 @@ pub(super) fn search(call: &CallContext, request: &SearchFiles) -> ToolReply {
     let glob = request.glob.as_deref().map(walk::glob).transpose()?;
     let place = paths::target(call, request.path.as_deref().unwrap_or("."))?;
     let shown = paths::display_path(&call.session, &place);
-    place.symlink_metadata().map_err(|error| ToolRefusal::io("search", &shown, &error))?;
+    let metadata = place.symlink_metadata().map_err(|error| ToolRefusal::io("search", &shown, &error))?;
+    if metadata.is_dir() {
+        walk::check_folder(&place, "search", &shown)?;
+    }
     let context = request.context.unwrap_or(0).min(20);
     let mut searcher = SearcherBuilder::new()
         // Must equal the matcher's line terminator, or the searcher finds nothing.
@@ -64,7 +67,13 @@ pub(super) fn search(call: &CallContext, request: &SearchFiles) -> ToolReply {
         if call.cancel.is_cancelled() {
             return Err(ToolRefusal::new("the call was cancelled"));
         }
-        let Ok(entry) = entry else { continue };
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                found.unreadable.add(&error);
+                continue;
+            }
+        };
         if !entry.file_type().is_some_and(|kind| kind.is_file()) {
             continue;
         }
@@ -74,7 +83,14 @@ pub(super) fn search(call: &CallContext, request: &SearchFiles) -> ToolReply {
         if glob.as_ref().is_some_and(|glob| !glob.is_match(relative)) {
             continue;
         }
-        let Ok(file) = paths::open(&roots, entry.path()) else { continue };
+        let file = match paths::open(&roots, entry.path()) {
+            Ok(file) => file,
+            Err(error) if entry.depth() == 0 => return Err(ToolRefusal::io("search", &shown, &error)),
+            Err(error) => {
+                found.unreadable.add_file(&error);
+                continue;
+            }
+        };
         found.files += 1;
         found.heading = Some(entry.path().to_owned());
         found.file = entry.path().to_owned();
@@ -123,6 +139,8 @@ struct SearchReport<'a> {
     files_with_matches: usize,
     /// Files that could not be read to their end.
     faults: Vec<String>,
+    /// Folders and files that could not be opened.
+    unreadable: walk::UnreadableEntries,
 }
 
 impl<'a> SearchReport<'a> {
@@ -138,6 +156,7 @@ impl<'a> SearchReport<'a> {
             files: 0,
             files_with_matches: 0,
             faults: Vec::new(),
+            unreadable: walk::UnreadableEntries::default(),
         }
     }
 
@@ -173,6 +192,8 @@ impl<'a> SearchReport<'a> {
             let files = count(self.faults.len(), "file");
             self.text.push_str(&format!("\n[{files} could not be searched to the end; {fault}]\n"));
         }
+        let ends_line = self.text.ends_with('\n');
+        self.text.push_str(&if ends_line { self.unreadable.line() } else { self.unreadable.after_line() });
         output::excerpt(&self.text)
     }
 }

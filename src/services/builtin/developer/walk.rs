@@ -1,6 +1,7 @@
 //! Walks the files below a folder for `search`, `find_files` and `list_dir`. Skips files in `.gitignore`, `.git`
 //! folders and hidden paths, and does not follow links.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,6 +26,45 @@ pub(super) fn walk_folder(session: &Arc<SessionContext>, folder: &Path) -> WalkB
     walk
 }
 
+/// Fails if the folder cannot be read. A walk would find nothing in it, as in an empty one.
+pub(super) fn check_folder(folder: &Path, attempt: &str, shown: &str) -> Result<(), ToolRefusal> {
+    std::fs::read_dir(folder).map(drop).map_err(|error| ToolRefusal::io(attempt, shown, &error))
+}
+
+/// The number of files and folders below a folder that could not be read.
+#[derive(Debug, Default)]
+pub(super) struct UnreadableEntries(usize);
+
+impl UnreadableEntries {
+    /// Counts the entry of an error from a walk. Ignores entries that are gone since their folder was read.
+    pub(super) fn add(&mut self, error: &ignore::Error) {
+        self.0 += usize::from(error.io_error().is_none_or(|error| error.kind() != io::ErrorKind::NotFound));
+    }
+
+    /// Counts a file that could not be opened. Ignores files that are gone since their folder was read.
+    pub(super) fn add_file(&mut self, error: &io::Error) {
+        self.0 += usize::from(error.kind() != io::ErrorKind::NotFound);
+    }
+
+    pub(super) fn add_number(&mut self, number: usize) {
+        self.0 += number;
+    }
+
+    /// Returns the line at the end of an answer; empty if everything could be read.
+    pub(super) fn line(&self) -> String {
+        match self.0 {
+            0 => String::new(),
+            1 => "[1 entry could not be read]\n".to_owned(),
+            number => format!("[{number} entries could not be read]\n"),
+        }
+    }
+
+    /// Returns the same after a text without a line break at its end.
+    pub(super) fn after_line(&self) -> String {
+        if self.0 == 0 { String::new() } else { format!("\n{}", self.line()) }
+    }
+}
+
 /// Compiles a glob for paths relative to the walked folder. A glob without a `/` matches names at any depth.
 pub(super) fn glob(pattern: &str) -> Result<GlobMatcher, ToolRefusal> {
     let pattern = pattern.strip_prefix("./").unwrap_or(pattern);
@@ -38,3 +78,7 @@ pub(super) fn glob(pattern: &str) -> Result<GlobMatcher, ToolRefusal> {
         ))
     })
 }
+
+#[cfg(test)]
+#[path = "walk_tests.rs"]
+mod tests;
