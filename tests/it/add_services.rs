@@ -86,6 +86,21 @@ fn a_program_that_the_sandbox_hides_is_not_called_missing() {
 }
 
 #[test]
+fn relative_files_of_a_program_become_absolute() {
+    let sandbox = Sandbox::outside_tmp();
+    sandbox.write("project/bin/run.sh", &format!("exec {}\n", servers::mcp_echo()));
+    sandbox.write("project/sh", "");
+    sandbox.write("project/serve", "");
+    let run = sandbox.skein(&["services", "add", "parrot", "--yes", "--", "sh", "bin/run.sh", "serve", "gone.sh"]);
+    assert_eq!(run.code, 0, "{}", run.whole());
+    assert!(run.stderr.contains("note: `bin/run.sh` is written as `"), "{}", run.stderr);
+    assert!(run.stdout.contains("read         echo, add, env"), "{}", run.stdout);
+    let text = read(sandbox.path("config/services/parrot.yaml"));
+    assert!(text.contains("/project/bin/run.sh\",\"serve\",\"gone.sh\""), "{text}");
+    assert!(text.contains("command: \"sh\""), "{text}");
+}
+
+#[test]
 fn taken_name_needs_replace_and_built_in_ones_stay() {
     let sandbox = Sandbox::new();
     let flags = ["--yes", "--no-probe"];

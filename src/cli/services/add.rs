@@ -89,7 +89,11 @@ pub(super) fn run(
     check_name(&args.name)?;
     let target = ManifestTarget::new(args, folders);
     let replaces = target.check_free(args.replace, global, folders)?;
-    let mut manifest = args.manifest()?;
+    let program = absolute_program(&args.program, &folders.cwd);
+    for (given, used) in args.program.iter().zip(&program).filter(|(given, used)| given != used) {
+        output.note(&format!("`{given}` is written as `{used}`, because a service does not start in this folder"));
+    }
+    let mut manifest = args.manifest(&program)?;
     target.check_valid(&manifest, output)?;
     let text = service_text(&manifest, COMMENT);
     let plan = workspace::plan_with(global, folders, output, (target.inside().as_str(), text))?;
@@ -146,9 +150,9 @@ pub(super) fn run(
 const COMMENT: &str = "Written by `skein services add`. Correct the groups and the sandbox if they do not fit.";
 
 impl AddArgs {
-    /// Returns the manifest without groups. Fails if a flag has a wrong form.
-    fn manifest(&self) -> Result<ServiceManifest, CommandError> {
-        let transport = match (&self.url, self.program.split_first()) {
+    /// Returns the manifest of this program without groups. Fails if a flag has a wrong form.
+    fn manifest(&self, program: &[String]) -> Result<ServiceManifest, CommandError> {
+        let transport = match (&self.url, program.split_first()) {
             (Some(url), _) => Transport::Http(HttpTransport { url: url.clone(), headers: self.headers()? }),
             (None, Some((command, args))) => Transport::Stdio(StdioTransport {
                 command: command.clone(),
@@ -202,6 +206,24 @@ impl AddArgs {
         };
         self.env.iter().map(variable).collect()
     }
+}
+
+/// Returns a program and its arguments with absolute paths of the files that they name. The paths keep their links,
+/// because `python` finds its packages by the path of its link.
+fn absolute_program(program: &[String], cwd: &Path) -> Vec<String> {
+    let absolute = |(at, text): (usize, &String)| {
+        let path = Path::new(text);
+        let is_below_here = ["./", "../"].iter().any(|start| text.starts_with(start)) || text == "." || text == "..";
+        // A program without a slash is found on the PATH, and an argument such as `run` may be a command.
+        let names_file = text.contains('/') || (at > 0 && text.contains('.'));
+        let file = cwd.join(path);
+        if path.is_absolute() || !(is_below_here && file.exists() || names_file && file.is_file()) {
+            return text.clone();
+        }
+        let full = std::path::absolute(&file).ok().and_then(|file| file.to_str().map(str::to_owned));
+        full.unwrap_or_else(|| text.clone())
+    };
+    program.iter().enumerate().map(absolute).collect()
 }
 
 /// The file that the command writes, and its layer.
@@ -359,8 +381,8 @@ fn probe(
         catalog.map_err(|error| {
             let help = match &entry.manifest.transport {
                 Transport::Stdio(_) => format!(
-                    "correct the program, or let it do more with --env, --host or --files; `skein services logs {}` shows \
-                     what it wrote",
+                    "correct the program, or let it do more with --env, --host or --files; its sandbox shows no file of \
+                     `/tmp`, and with `--files none` only system folders; `skein services logs {}` shows what it wrote",
                     entry.manifest.name
                 ),
                 Transport::Http(_) | Transport::Builtin(_) => {
