@@ -198,9 +198,14 @@ impl JsonSchema for TokenCount {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let description = "a number of tokens: 500000, 500k, 2M";
         json_schema!({
-            "description": "a number of tokens: 500000, 500k, 2M",
-            "anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^[0-9]{1,9}[kM]?$"}],
+            "description": description,
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                // Messages show the description next to the pattern.
+                {"type": "string", "description": description, "pattern": "^[0-9]{1,9}[kM]?$"},
+            ],
         })
     }
 }

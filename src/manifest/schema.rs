@@ -128,6 +128,8 @@ pub fn generate(kind: DocumentKind) -> Value {
     schema
 }
 
+/// The name of the type of an empty value.
+const NOTHING: &str = "nothing";
 /// The maximum number of errors reported per file.
 const MAX_FOUND: usize = 100;
 
@@ -259,10 +261,13 @@ fn explain_choice(
                     ValidationErrorKind::Type { kind } => Some(type_text(kind)),
                     _ => None,
                 })
+                // Optional fields are "T or null" in the schema; the message omits the null.
+                .filter(|form| form != NOTHING)
                 .collect();
             forms.dedup();
             let forms = forms.join(" or ");
-            let help = type_help(&path, &forms, error.instance());
+            let form = branches.iter().flatten().find_map(|e| form(e, schema)).map(|form| format!("write {form}"));
+            let help = form.unwrap_or_else(|| type_help(&path, &forms, error.instance()));
             found.push(wrong_type(error.instance(), &forms, source, &path, help));
         }
         (branches, _)
@@ -405,7 +410,7 @@ fn type_text(kind: &TypeKind) -> String {
         JsonType::Array => "a list",
         JsonType::Boolean => "true or false",
         JsonType::Integer => "a whole number",
-        JsonType::Null => "nothing",
+        JsonType::Null => NOTHING,
         JsonType::Number => "a number",
         JsonType::Object => "a mapping",
         JsonType::String => "text",
