@@ -1,4 +1,4 @@
-//! Converts the text of a prompt to contents, and attaches each file that it names as `@path`.
+//! Converts the text of a prompt to contents, and attaches each file that it names as `@path` or `@"path with spaces"`.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,46 @@ const FILE_ENDINGS: [&str; 60] = [
     "sql", "svg", "swift", "toml", "ts", "tsv", "tsx", "txt", "webp", "xlsx", "xml", "yaml", "yml",
 ];
 
+/// A path that a prompt names.
+struct NamedPath<'a> {
+    /// The path, without quotes and with the punctuation of the sentence if it has no quotes.
+    name: &'a str,
+    is_quoted: bool,
+    /// The prompt begins with it.
+    is_first: bool,
+}
+
+impl<'a> NamedPath<'a> {
+    /// Finds the words that begin with `@`, and the texts in quotes after an `@` that begins a word.
+    fn all_in(text: &'a str) -> Vec<Self> {
+        let mut found = Vec::new();
+        let mut rest = text.trim_start();
+        let mut is_first = true;
+        while !rest.is_empty() {
+            let quoted = rest.strip_prefix("@\"").and_then(|after| after.split_once('"'));
+            if let Some((name, after)) = quoted.filter(|(name, _)| !name.is_empty() && !name.contains('\n')) {
+                found.push(Self { name, is_quoted: true, is_first });
+                rest = after;
+            } else if let Some(after) = rest.strip_prefix('@') {
+                let name = after.split(char::is_whitespace).next().unwrap_or_default();
+                found.push(Self { name, is_quoted: false, is_first });
+            }
+            let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+            rest = rest[end..].trim_start();
+            is_first = false;
+        }
+        found
+    }
+
+    /// Returns the path without the punctuation of the sentence.
+    fn bare(&self) -> &'a str {
+        match self.is_quoted {
+            true => self.name,
+            false => self.name.trim_end_matches(['.', ',', ';', ':', '!', '?', ')', '"', '\'']),
+        }
+    }
+}
+
 /// Returns the prompt with every file that it names as `@path`, and notes for the user. The file must be below one of
 /// `folders`, and a relative path starts at the first of them. Fails if a path names no file. Other words stay text:
 /// `@mode`, a name or an e-mail address. Call this only for text that the user typed: other text must not choose files.
@@ -29,34 +69,35 @@ pub(super) fn prompt(text: &str, folders: &[PathBuf]) -> Result<(Vec<Content>, V
     let roots: Vec<_> = folders.iter().map(|folder| folder.canonicalize().unwrap_or_else(|_| folder.clone())).collect();
     let mut contents = vec![Content::text(text)];
     let mut notes = Vec::new();
-    for (at, word) in text.split_whitespace().enumerate() {
+    for named in NamedPath::all_in(text) {
+        let (name, bare) = (named.name, named.bare());
         // A URI names a resource of a service.
-        let name = word.strip_prefix('@').filter(|name| !name.is_empty() && !name.contains("://"));
-        let Some(name) = name else { continue };
-        // The name may end with punctuation of the sentence.
-        let bare = name.trim_end_matches(['.', ',', ';', ':', '!', '?', ')', '"', '\'']);
+        if name.is_empty() || name.contains("://") {
+            continue;
+        }
+        let shown = if named.is_quoted { format!("@\"{bare}\"") } else { format!("@{bare}") };
         let (whole, trimmed) = (cwd.join(name), cwd.join(bare));
         match [whole, trimmed.clone()].into_iter().find(|path| path.is_file()) {
             Some(path) if !path.canonicalize().is_ok_and(|real| roots.iter().any(|root| real.starts_with(root))) => {
-                notes.push(format!("@{name} is outside this folder and stays plain text"));
+                notes.push(format!("{shown} is outside this folder and stays plain text"));
             }
             Some(path) => contents.push(read_attachment(&path)?),
             // Reading a pipe or a device could block forever.
             None if trimmed.exists() && !trimmed.is_dir() => {
                 return Err(CommandError::usage(
-                    format!("`{bare}`, which the prompt names as `@{bare}`, is no regular file"),
+                    format!("`{bare}`, which the prompt names as `{shown}`, is no regular file"),
                     "name a file, or leave out the @ to send the word as text",
                 ));
             }
             None if names_path(bare, &cwd) && !trimmed.is_dir() => {
                 return Err(CommandError::usage(
-                    format!("there is no file `{bare}`, which the prompt names as `@{bare}`"),
+                    format!("there is no file `{bare}`, which the prompt names as `{shown}`"),
                     "correct the path, or leave out the @ to send the word as text",
                 ));
             }
             // A prompt may start with `@mode`.
-            None if at == 0 => {}
-            None if bare.contains(['/', '.']) => notes.push(format!("@{bare} is no file here and stays a word")),
+            None if named.is_first => {}
+            None if bare.contains(['/', '.']) => notes.push(format!("{shown} is no file here and stays a word")),
             None => {}
         }
     }
@@ -160,6 +201,28 @@ mod tests {
             assert_eq!(failure.code(), 2);
             assert!(failure.problem().contains(&format!("no file `{path}`")), "{}", failure.problem());
         }
+    }
+
+    #[test]
+    fn quoted_path_may_contain_spaces() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("my notes")).unwrap();
+        std::fs::write(folder.path().join("my notes/first one.txt"), "one").unwrap();
+        std::fs::write(folder.path().join("a.txt"), "alpha").unwrap();
+        let text = "@\"my notes/first one.txt\", then @\"a.txt\" and @a.txt. Not mail@\"a.txt\"";
+        let (contents, notes) = prompt_in(folder.path(), text).unwrap();
+        let texts: Vec<_> = contents[1..]
+            .iter()
+            .map(|content| match content {
+                Content::Resource(value) => value["text"].as_str().unwrap_or_default(),
+                _ => "",
+            })
+            .collect();
+        assert_eq!((texts.as_slice(), notes.len()), (["one", "alpha", "alpha"].as_slice(), 0), "{notes:?}");
+        let failure = prompt_in(folder.path(), "read @\"my notes/gone.txt\"").err().unwrap();
+        let expected = "there is no file `my notes/gone.txt`, which the prompt names as `@\"my notes/gone.txt\"`";
+        assert_eq!(failure.problem(), expected);
+        assert_eq!(prompt_in(folder.path(), "say @\"hello there").unwrap().0.len(), 1, "there is no second quote");
     }
 
     #[test]

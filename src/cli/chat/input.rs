@@ -263,6 +263,9 @@ impl Completer for Assistant {
 
 /// Returns where the word to complete starts, and its candidates: the text to show and the text to insert.
 fn complete(words: &CompletionWords, line: &str) -> (usize, Vec<(String, String)>) {
+    if let Some(from) = open_quote(line) {
+        return (from, paths(&words.cwd, &line[from + "@\"".len()..], true));
+    }
     let from = line.char_indices().rfind(|(_, c)| c.is_whitespace()).map_or(0, |(at, c)| at + c.len_utf8());
     let word = &line[from..];
     let among = |known: &[String], stroke: &str, end: &str| {
@@ -270,7 +273,7 @@ fn complete(words: &CompletionWords, line: &str) -> (usize, Vec<(String, String)
         fitting.map(|name| (format!("{stroke}{name}"), format!("{stroke}{name}{end}"))).collect::<Vec<_>>()
     };
     if let Some(path) = word.strip_prefix('@') {
-        return (from, paths(&words.cwd, path));
+        return (from, paths(&words.cwd, path, false));
     }
     match line[..from].trim() {
         "" if word.starts_with('/') && from == 0 => (from, among(&words.commands, "/", " ")),
@@ -280,21 +283,32 @@ fn complete(words: &CompletionWords, line: &str) -> (usize, Vec<(String, String)
     }
 }
 
-/// Lists files and folders below `cwd` whose path starts with `begun`.
-fn paths(cwd: &Path, initial: &str) -> Vec<(String, String)> {
+/// Returns the place of an `@"` that begins a word and has no second quote. `None` if there is none.
+fn open_quote(line: &str) -> Option<usize> {
+    let at = line.rfind("@\"")?;
+    let begins_word = line[..at].chars().next_back().is_none_or(char::is_whitespace);
+    (begins_word && !line[at + "@\"".len()..].contains('"')).then_some(at)
+}
+
+/// Lists files and folders below `cwd` whose path starts with `initial`. A path with a space is in quotes; after a
+/// folder, the second quote is missing, so that its files can follow.
+fn paths(cwd: &Path, initial: &str, is_quoted: bool) -> Vec<(String, String)> {
     let (folder, name) = initial.rsplit_once('/').map_or(("", initial), |(folder, name)| (folder, name));
     let entries = fs::read_dir(cwd.join(folder)).into_iter().flatten().filter_map(Result::ok);
     let mut found: Vec<_> = entries
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path().is_dir())))
-        // A path with a space would be two words, and one with control characters must not reach the terminal.
-        .filter(|(entry, _)| {
-            entry.starts_with(name) && !entry.contains(char::is_whitespace) && verbatim(entry) == *entry
-        })
+        // A quote would end the path, and control characters must not reach the terminal.
+        .filter(|(entry, _)| entry.starts_with(name) && !entry.contains(['"', '\n']) && verbatim(entry) == *entry)
         .filter(|(entry, _)| !entry.starts_with('.') || name.starts_with('.'))
         .map(|(entry, is_folder)| {
             let before = if folder.is_empty() { String::new() } else { format!("{folder}/") };
             let end = if is_folder { "/" } else { "" };
-            (format!("{entry}{end}"), format!("@{before}{entry}{end}"))
+            let inserted = match (is_quoted || entry.contains(char::is_whitespace), is_folder) {
+                (false, _) => format!("@{before}{entry}{end}"),
+                (true, true) => format!("@\"{before}{entry}{end}"),
+                (true, false) => format!("@\"{before}{entry}\""),
+            };
+            (format!("{entry}{end}"), inserted)
         })
         .collect();
     found.sort();
@@ -310,6 +324,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("src")).unwrap();
         fs::write(folder.path().join("src/main.rs"), "").unwrap();
+        fs::create_dir(folder.path().join("two words")).unwrap();
+        fs::write(folder.path().join("two words/a file.txt"), "").unwrap();
         fs::write(folder.path().join(".hidden"), "").unwrap();
         fs::write(folder.path().join("src/mal\u{1b}]0;title\u{7}.rs"), "").unwrap();
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
@@ -326,7 +342,12 @@ mod tests {
         assert_eq!(typed("/mo"), (0, names(&["/mode ", "/model "])));
         assert_eq!(typed("/mode coding/b"), (6, names(&["coding/backend"])));
         assert_eq!(typed("/model o"), (7, names(&["offline", "openai:x"])));
-        assert_eq!(typed("see @"), (4, names(&["@src/"])));
+        assert_eq!(typed("see @"), (4, names(&["@src/", "@\"two words/"])));
+        assert_eq!(typed("see @t"), (4, names(&["@\"two words/"])));
+        assert_eq!(typed("see @\"two w"), (4, names(&["@\"two words/"])));
+        assert_eq!(typed("see @\"two words/"), (4, names(&["@\"two words/a file.txt\""])));
+        assert_eq!(typed("see @\"src/m"), (4, names(&["@\"src/main.rs\""])));
+        assert_eq!(typed("see @\"two words/a file.txt\" and @src/m").1, names(&["@src/main.rs"]));
         assert_eq!(typed("see @src/m"), (4, names(&["@src/main.rs"])));
         assert_eq!(typed("看\u{3000}@src/m"), (6, names(&["@src/main.rs"])));
         assert_eq!(typed("/mode\u{A0}coding/b"), (7, names(&["coding/backend"])));
