@@ -36,7 +36,7 @@ use super::files::CallPaths;
 use super::gate::{self, DecisionReason, GateDecision};
 use super::pinned_specs::{ToolClaims, ui_of};
 use super::session_state::BrokerState;
-use super::{BindRequest, MissingService, RequiredBinder, files, names, rule_arguments, sanitize, unmatched_rules};
+use super::{BindRequest, MissingService, RequiredBinder, files, names, rule_arguments, sanitize};
 use crate::graph::{GroupRuleKind, Plan, ToolScope};
 use crate::ids::{GroupName, ModeId, ServiceName, ToolName};
 use crate::manifest::{ApprovalLevel, CodeExecution, Layer, ServiceEntry, Transport};
@@ -293,11 +293,6 @@ impl Binding {
     /// Returns the tools of bound services that are not in scope.
     pub fn exclusions(&self) -> &[ExcludedTool] {
         &self.exclusions
-    }
-
-    /// Returns descriptions of rules that match no tool or argument and are probably misspelt.
-    pub fn rules_without_match(&self) -> Vec<String> {
-        unmatched_rules::find_unmatched(&self.policy.rules, &self.tools)
     }
 
     /// Returns the services that the mode names and that are unavailable.

@@ -4,13 +4,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::binding::Binding;
 use super::bound_tool::BoundTool;
 use crate::ids::nearest;
-use crate::permissions::SourcedRule;
+use crate::permissions::{RuleOrigin, SourcedRule};
 
-/// Returns a description of each rule that matches none of these tools, with the nearest name.
-pub(super) fn find_unmatched(rules: &[SourcedRule], tools: &BTreeMap<String, Arc<BoundTool>>) -> Vec<String> {
-    rules.iter().filter_map(|rule| mismatch(rule, tools)).collect()
+impl Binding {
+    /// Returns descriptions of rules that match no tool or argument and are probably misspelt, with the nearest name.
+    pub fn rules_without_match(&self) -> Vec<String> {
+        self.policy.rules.iter().filter_map(|rule| mismatch(rule, self.tools())).collect()
+    }
+
+    /// Like [`Self::rules_without_match`], only for rules of the command line.
+    pub fn flag_rules_without_match(&self) -> Vec<String> {
+        let flags = self.policy.rules.iter().filter(|rule| rule.origin == RuleOrigin::Flag);
+        flags.filter_map(|rule| mismatch(rule, self.tools())).collect()
+    }
 }
 
 fn mismatch(rule: &SourcedRule, tools: &BTreeMap<String, Arc<BoundTool>>) -> Option<String> {

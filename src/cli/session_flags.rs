@@ -241,11 +241,12 @@ fn model_of(provider: &str, model: &str, settings: &Settings) -> Result<ModelRef
     Ok(ModelRef::Hosted { provider: ours.to_owned(), model: model.to_owned() })
 }
 
-/// Prints the notices about a session and its missing services.
+/// Prints the notices about a session, its missing services, and rules of the command line that match nothing.
 pub(super) async fn print_notices(session: &Session, output: &mut CommandOutput) -> Result<(), CommandError> {
     session.take_notices().iter().for_each(|notice| output.note(&notice.text));
     let binding = session.binding().await.map_err(|error| runtime::bind_failure(&error))?;
     binding.missing_service_notices().for_each(|notice| output.note(&notice));
+    binding.flag_rules_without_match().iter().for_each(|problem| output.note(&display_line(problem)));
     Ok(())
 }
 

@@ -577,6 +577,11 @@ fn a_rule_that_is_misspelt_is_told() {
     for rule in ["developer__shell: {command: \"rm *\"}", "developer__*: {path: \"x\"}", "mail__send"] {
         assert_eq!(idle(rule), "", "{rule}");
     }
+    let noted = |rule: &str| sandbox.skein(&["run", "--deny", rule, "list"]).stderr;
+    let misspelt = noted("developer__shel");
+    assert!(misspelt.contains("permission rule matches nothing: "), "{misspelt}");
+    assert!(misspelt.contains("did you mean `developer__shell`?"), "{misspelt}");
+    assert!(!noted("developer__shell").contains("matches nothing"));
 }
 
 #[test]
