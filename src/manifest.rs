@@ -187,6 +187,7 @@ pub fn load_managed(
             let role = role_of(*layer, &found.path);
             // The root itself has the empty path. It is found only if it cannot be read, with all its settings.
             if role == FileRole::NotOurs && found.path != FilePath::new("") {
+                diagnostics.extend(misplaced_manifest(found));
                 continue;
             }
             let text = match found.text {
@@ -232,6 +233,26 @@ fn role_of(layer: Layer, path: &FilePath) -> FileRole {
         }
         _ => FileRole::Manifest,
     }
+}
+
+/// Returns a warning if the file is a manifest outside `agents/` and `services/`. `None` for the files of other features.
+fn misplaced_manifest(found: ManifestFile) -> Option<Diagnostic> {
+    let inside = found.path.strip_prefix(".skein").unwrap_or(&found.path);
+    // Skills and recipes may include any YAML.
+    if ["skills", "recipes"].iter().any(|folder| inside.starts_with(folder)) {
+        return None;
+    }
+    let source = SourceFile::new(found.file, found.text.ok().filter(|text| text.contains("kind"))?);
+    let value = yaml::parse(&source).ok()?;
+    let folder = match value.get("kind")?.as_str()? {
+        "agent" => "agents",
+        "service" => "services",
+        _ => return None,
+    };
+    let at = source.place(&DocumentPath::root().key("kind"));
+    let (problem, help) =
+        (format!("this manifest is not in `{folder}/`, so it is not used"), format!("move it to `{folder}/`"));
+    Some(Diagnostic::warning("W213", at, problem, help))
 }
 
 /// A document that matches its schema.
