@@ -235,7 +235,7 @@ fn role_of(layer: Layer, path: &FilePath) -> FileRole {
     }
 }
 
-/// Returns a warning if the file is a manifest outside `agents/` and `services/`. `None` for the files of other features.
+/// Returns a warning if the file is a manifest outside `agents/` and `services/`. `None` for files of other features.
 fn misplaced_manifest(found: ManifestFile) -> Option<Diagnostic> {
     let inside = found.path.strip_prefix(".skein").unwrap_or(&found.path);
     // Skills and recipes may include any YAML.

@@ -381,8 +381,9 @@ fn probe(
         catalog.map_err(|error| {
             let help = match &entry.manifest.transport {
                 Transport::Stdio(_) => format!(
-                    "correct the program, or let it do more with --env, --host or --files; its sandbox shows no file of \
-                     `/tmp`, and with `--files none` only system folders; `skein services logs {}` shows what it wrote",
+                    "correct the program, or let it do more with --env, --host or --files; its sandbox shows no file \
+                     of `/tmp`, and with `--files none` only system folders; `skein services logs {}` shows what it \
+                     wrote",
                     entry.manifest.name
                 ),
                 Transport::Http(_) | Transport::Builtin(_) => {
