@@ -101,12 +101,13 @@ fn source_of_answer(state: &BrokerState, record: &HostRecord) -> AuditSource {
     }
 }
 
-/// Logs a decision.
-fn log_decision(HostRecord { host, command, refusal, .. }: &HostRecord) {
-    let command = command.as_deref().unwrap_or_default();
-    match refusal {
-        Some(reason) => tracing::info!(host = %host.authority(), command, %reason, "the sandbox refused a host"),
-        None => tracing::info!(host = %host.authority(), command, "the sandbox allowed a host"),
+/// Logs a decision. A command line and the names that a command sends may contain secrets, so the log has the id of the
+/// command and the kind of the reason instead.
+fn log_decision(actor: &str, HostRecord { host, id, refusal, .. }: &HostRecord) {
+    let command = id.map(tracing::field::display);
+    match refusal.as_ref().map(RefusalReason::name) {
+        Some(reason) => tracing::info!(host = %host.authority(), actor, command, reason, "the sandbox refused a host"),
+        None => tracing::info!(host = %host.authority(), actor, command, "the sandbox allowed a host"),
     }
 }
 
@@ -130,7 +131,7 @@ impl HostGate for SessionHostGate {
     }
 
     fn record(&self, record: &HostRecord) {
-        log_decision(record);
+        log_decision(&self.actor, record);
         let basis = basis_of_sandbox(&self.policy.rules, record).unwrap_or_else(|| self.basis_of_answer(record));
         record_host(self.audit.as_ref(), &self.actor, record, basis);
     }
@@ -199,7 +200,7 @@ impl HostGate for ProgramHostGate {
     }
 
     fn record(&self, record: &HostRecord) {
-        log_decision(record);
+        log_decision(PROGRAM, record);
         let ProgramUsers::One { notices, audit } = &self.users else { return };
         let basis = basis_of_sandbox(&self.rules, record).unwrap_or_else(|| self.basis_of_answer(record));
         record_host(audit.as_ref(), PROGRAM, record, basis);
@@ -302,8 +303,46 @@ fn is_exact(rule: &SourcedRule) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+    use crate::sandbox::proxy::NameMismatch;
     use crate::tool::NoAuditLog;
+
+    /// Collects what a subscriber writes.
+    #[derive(Clone, Default)]
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for LogBuffer {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_log_of_host_decisions_has_no_command_line() {
+        let buffer = LogBuffer::default();
+        let writer = buffer.clone();
+        let subscriber = tracing_subscriber::fmt().json().with_writer(move || writer.clone()).finish();
+        let gate = ProgramHostGate::new(Vec::new(), ProgramUsers::Several, Weak::new());
+        let command = "curl -H 'Authorization: Bearer canary-1' https://a.test".to_owned();
+        let other_name = RefusalReason::OtherName(NameMismatch::HostHeader("canary-2".to_owned()));
+        let refusals = [None, Some(RefusalReason::Unlisted), Some(other_name)];
+        tracing::subscriber::with_default(subscriber, || {
+            for refusal in refusals {
+                let host = RemoteHost::of_authority("a.test:443").unwrap();
+                gate.record(&HostRecord { host, id: None, command: Some(command.clone()), refusal, consented: false });
+            }
+        });
+        let log = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(log.matches("a.test:443").count(), 3, "{log}");
+        assert!(log.contains("allowed a host") && log.contains("\"reason\":\"server name\""), "{log}");
+        assert!(!log.contains("canary") && !log.contains("curl"), "{log}");
+    }
 
     #[derive(Default)]
     struct CountedNotices(Mutex<usize>);
@@ -322,7 +361,7 @@ mod tests {
         for number in 0..2 * MAX_REPORTED {
             let host = RemoteHost::of_authority(&format!("host{number}.test:443")).unwrap();
             let refusal = Some(RefusalReason::Unlisted);
-            let record = HostRecord { host, command: None, refusal, consented: false };
+            let record = HostRecord { host, id: None, command: None, refusal, consented: false };
             gate.record(&record);
             gate.record(&record);
         }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::gate::{HostAnswer, HostConsent, HostGate, HostQuestion, HostRecord, HostRefusal, RefusalReason};
+use super::gate::{CommandId, HostAnswer, HostConsent, HostGate, HostQuestion, HostRecord, HostRefusal, RefusalReason};
 use crate::network::RemoteHost;
 use crate::task::TaskScope;
 
@@ -19,22 +19,6 @@ const MAX_QUESTIONS: usize = 8;
 const MAX_REFUSALS: usize = 20;
 /// Maximum time by which open questions extend the timeout of a command.
 const MAX_PAUSE: Duration = Duration::from_secs(300);
-
-/// Identifies a running command. The proxy's address in its environment contains it as the user name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CommandId(u64);
-
-impl std::fmt::Display for CommandId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "command-{}", self.0)
-    }
-}
-
-impl CommandId {
-    fn parse(text: &str) -> Option<Self> {
-        text.strip_prefix("command-")?.parse().ok().map(Self)
-    }
-}
 
 /// ProxyCommands, consents and open questions of one proxy.
 pub(super) struct ProxyCommands {
@@ -138,7 +122,7 @@ impl ProxyCommands {
         refusal: Option<&RefusalReason>,
         consented: bool,
     ) {
-        let line = {
+        let running = {
             let mut state = self.state();
             if let Some(reason) = refusal {
                 let refusal = HostRefusal { host: host.clone(), reason: reason.clone() };
@@ -149,9 +133,10 @@ impl ProxyCommands {
                     }
                 }
             }
-            command.and_then(|id| state.running.get(&id)).map(|running| running.line.clone())
+            command.and_then(|id| Some((id, state.running.get(&id)?.line.clone())))
         };
-        self.gate.record(&HostRecord { host: host.clone(), command: line, refusal: refusal.cloned(), consented });
+        let (id, command) = running.unzip();
+        self.gate.record(&HostRecord { host: host.clone(), id, command, refusal: refusal.cloned(), consented });
     }
 
     /// Returns when a rule, the approval level or the user, now or before, allows the host. Fails if one of them refuses,

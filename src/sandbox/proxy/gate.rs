@@ -61,6 +61,22 @@ pub enum HostAnswer {
     Unavailable(String),
 }
 
+/// Identifies a running command. The proxy's address in its environment contains it as the user name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CommandId(pub(super) u64);
+
+impl std::fmt::Display for CommandId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "command-{}", self.0)
+    }
+}
+
+impl CommandId {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        text.strip_prefix("command-")?.parse().ok().map(Self)
+    }
+}
+
 /// Who allows a host that is not listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HostConsent {
@@ -95,6 +111,9 @@ impl HostAnswer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRecord {
     pub host: RemoteHost,
+    /// The command that connects, if it still runs.
+    pub id: Option<CommandId>,
+    /// Its command line. It may contain secrets, so no log has it.
     pub command: Option<String>,
     /// `None`: the connection was allowed.
     pub refusal: Option<RefusalReason>,
@@ -131,6 +150,23 @@ pub enum RefusalReason {
     Address { address: String, kind: AddressKind },
     #[error("{0}")]
     OtherName(NameMismatch),
+}
+
+impl RefusalReason {
+    /// Returns a name for logs. Unlike the reason itself, it never repeats what a command sent.
+    pub fn name(&self) -> &'static str {
+        match self {
+            RefusalReason::Rule(_) => "rule",
+            RefusalReason::Profile => "profile",
+            RefusalReason::Unlisted => "not listed",
+            RefusalReason::Declined(_) => "declined",
+            RefusalReason::NoUser(_) => "no user",
+            RefusalReason::Unanswered => "not answered",
+            RefusalReason::TooManyQuestions => "too many questions",
+            RefusalReason::Address { .. } => "address",
+            RefusalReason::OtherName(_) => "server name",
+        }
+    }
 }
 
 impl std::fmt::Display for NameMismatch {
