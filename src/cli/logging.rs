@@ -5,20 +5,34 @@ mod file;
 
 use std::sync::Mutex;
 
+use tracing::Subscriber;
 use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
-use tracing_subscriber::filter::EnvFilter;
-use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::filter::{EnvFilter, FilterExt as _, Targets};
+use tracing_subscriber::layer::{Filter, Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::folders::Folders;
 use super::telemetry::{self, ExportGuard};
 use super::{Global, managed_files, private_files};
+use crate::telemetry::SPAN_TARGET;
 use file::LogFile;
 
 /// What no log shows. rmcp logs the notifications of services and full addresses, genai full answers, and
 /// `tokio_postgres` the parameters of statements; all may contain secrets or conversations. Spans and message content
 /// are for the export alone.
-const HIDDEN: &str = "rmcp=off,genai=off,tokio_postgres=info,telemetry=off";
+const HIDDEN: [(&str, LevelFilter); 4] = [
+    ("rmcp", LevelFilter::OFF),
+    ("genai", LevelFilter::OFF),
+    ("tokio_postgres", LevelFilter::INFO),
+    (SPAN_TARGET, LevelFilter::OFF),
+];
+
+/// Returns the filter of a log: what the directives show, except [`HIDDEN`]. In one list of directives, a more specific
+/// one, such as `telemetry::content=info`, would win over the hidden target. Two filters must both agree.
+fn log_filter<S: Subscriber>(directives: &str) -> impl Filter<S> + Send + Sync + 'static {
+    let shown = Targets::new().with_default(LevelFilter::TRACE).with_targets(HIDDEN);
+    EnvFilter::new(directives).and(shown)
+}
 
 /// Starts logging, and the export of telemetry if the environment asks for it and managed settings allow it. Returns a
 /// warning for the user if either is incomplete. The export ends with the guard.
@@ -28,11 +42,7 @@ pub(super) fn start(global: &Global, folders: &Folders) -> (Option<String>, Opti
         Err(error) => (None, Some(format!("no log is written: {}: {error}", folders.state.display()))),
     };
     let to_file = file.map(|file| {
-        tracing_subscriber::fmt::layer()
-            .json()
-            .with_writer(Mutex::new(file))
-            .with_filter(EnvFilter::new(format!("info,{HIDDEN}")))
-            .boxed()
+        tracing_subscriber::fmt::layer().json().with_writer(Mutex::new(file)).with_filter(log_filter("info")).boxed()
     });
     let to_stderr = std::env::var("SKEIN_LOG").ok().filter(|filter| !filter.is_empty()).map(|filter| {
         // By default, the layer would also colour redirected output.
@@ -41,7 +51,7 @@ pub(super) fn start(global: &Global, folders: &Folders) -> (Option<String>, Opti
         tracing_subscriber::fmt::layer()
             .with_ansi(colour)
             .with_writer(std::io::stderr)
-            .with_filter(EnvFilter::new(format!("{filter},{HIDDEN}")))
+            .with_filter(log_filter(&filter))
             .boxed()
     });
     let (export, warning) = match telemetry::start(|| managed_files::layer(global, folders)) {
@@ -81,7 +91,59 @@ fn open(folders: &Folders) -> std::io::Result<LogFile> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::sync::Arc;
+
     use super::*;
+    use crate::telemetry::CONTENT_TARGET;
+
+    /// Collects what a subscriber writes.
+    #[derive(Clone, Default)]
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for LogBuffer {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Returns what a log with these directives shows.
+    fn shown(directives: &str) -> String {
+        let buffer = LogBuffer::default();
+        let writer = buffer.clone();
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || writer.clone());
+        let subscriber = tracing_subscriber::registry().with(layer.with_filter(log_filter(directives)));
+        tracing::subscriber::with_default(subscriber, || {
+            let turn = tracing::info_span!(target: SPAN_TARGET, "turn", text = "hidden-1");
+            turn.in_scope(|| {
+                tracing::info!(target: CONTENT_TARGET, text = "hidden-2");
+                tracing::info!(target: "rmcp::service", text = "hidden-3");
+                tracing::info!(target: "genai::client", text = "hidden-4");
+                tracing::debug!(target: "tokio_postgres::query", text = "hidden-5");
+                tracing::info!(target: "tokio_postgres::connection", text = "notice");
+                tracing::info!(target: "skein::session", text = "ordinary");
+            });
+        });
+        String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn no_directive_shows_hidden_targets() {
+        let content = format!("{CONTENT_TARGET}=info");
+        let specific = ["rmcp::service=trace", "genai::client=trace", "tokio_postgres::query=debug", &content];
+        let all = specific.join(",") + ",info";
+        for directives in specific.into_iter().chain(["trace", "telemetry[turn]=trace", "[turn]=trace", &all]) {
+            let log = shown(directives);
+            assert!(!log.contains("hidden"), "{directives}: {log}");
+        }
+        let log = shown("info");
+        assert!(log.contains("ordinary") && log.contains("notice"), "{log}");
+        assert_eq!(shown("warn"), "");
+    }
 
     #[test]
     fn an_optimised_build_logs_debug_instead_of_trace() {

@@ -65,17 +65,23 @@ fn model() -> ScriptedModel {
     })
 }
 
-/// Runs a turn that sends its spans to the receiver, with more variables.
-fn run_turn(sandbox: &Sandbox, receiver: &OtlpReceiver, variables: &[(&str, &str)]) {
-    run_turn_with(&model(), sandbox, receiver, variables);
+/// Runs a turn that sends its spans to the receiver, with more variables. Returns its stderr.
+fn run_turn(sandbox: &Sandbox, receiver: &OtlpReceiver, variables: &[(&str, &str)]) -> String {
+    run_turn_with(&model(), sandbox, receiver, variables)
 }
 
-fn run_turn_with(model: &ScriptedModel, sandbox: &Sandbox, receiver: &OtlpReceiver, variables: &[(&str, &str)]) {
+fn run_turn_with(
+    model: &ScriptedModel,
+    sandbox: &Sandbox,
+    receiver: &OtlpReceiver,
+    variables: &[(&str, &str)],
+) -> String {
     let args = ["run", "--agent", "goose", "--mode", "assistant", "--approval", "auto", PROMPT];
     let mut command = model.offered_to(sandbox.command(&args));
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &receiver.url).envs(variables.iter().copied());
     let output = command.output().expect("the program runs");
     assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 pub(crate) fn named<'a>(spans: &'a [Value], name: &str) -> &'a Value {
@@ -150,8 +156,9 @@ fn spans_have_message_content_only_on_request() {
         assert!(!without.contains(text), "{text} in {without}");
     }
     // The log never has it, however much it shows.
-    let asked = [("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true"), ("SKEIN_LOG", "skein=trace")];
-    run_turn(&sandbox, &receiver, &asked);
+    let filter = "skein=trace,telemetry::content=info,telemetry=info";
+    let asked = [("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true"), ("SKEIN_LOG", filter)];
+    let copy = run_turn(&sandbox, &receiver, &asked);
     let spans = receiver.spans();
     let last = spans.iter().rev().find(|span| span["name"] == "chat scripted").expect("a request");
     let text = |key: &str| last["attributes"][key].as_str().unwrap_or_default().to_owned();
@@ -161,6 +168,7 @@ fn spans_have_message_content_only_on_request() {
     assert!(call["attributes"]["gen_ai.tool.call.arguments"].to_string().contains("strawberry"), "{call:#}");
     let log = Value::from(sandbox.log()).to_string();
     assert!(!log.contains("gooseberry") && !log.contains("strawberry"), "{log}");
+    assert!(!copy.contains("gen_ai."), "{copy}");
 }
 
 /// Runs a turn of the external agent `echo`, which does what its prompt says.
