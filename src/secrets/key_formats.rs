@@ -1,7 +1,7 @@
 //! The formats of keys and tokens that have a recognisable form. Specific formats come before general ones.
 
 /// A pattern, and what it finds.
-pub(super) static KEY_FORMATS: [(&str, &str); 52] = [
+pub(super) static KEY_FORMATS: [(&str, &str); 57] = [
     (r"-----BEGIN [A-Z ]*PRIVATE KEY( BLOCK)?-----", "a private key"),
     (r"\bAGE-SECRET-KEY-1[0-9A-Z]{58}\b", "an age key"),
     (r"\b(AKIA|ASIA)[0-9A-Z]{16}\b", "an AWS key"),
@@ -11,7 +11,7 @@ pub(super) static KEY_FORMATS: [(&str, &str); 52] = [
     (r"\bya29\.[0-9A-Za-z_-]{20,}", "a Google OAuth token"),
     (r"\bgh[pousr]_[A-Za-z0-9]{20,}", "a GitHub token"),
     (r"\bgithub_pat_[A-Za-z0-9_]{40,}", "a GitHub token"),
-    (r"\bgl(pat|ptt|dt|rt|cbt|soat)-[A-Za-z0-9_-]{16,}", "a GitLab token"),
+    (r"\bgl(pat|ptt|dt|rt|rtr|cbt|ft|imt|soat|oas|wt|ffct|agent)-[A-Za-z0-9_-]{16,}", "a GitLab token"),
     (r"\bATATT3[A-Za-z0-9_=-]{50,}", "an Atlassian token"),
     (r"\bskein_[0-9a-f]{12}_[0-9a-f]{64}\b", "a Skein token"),
     (r"\bsk-ant-[A-Za-z0-9_-]{16,}", "an Anthropic key"),
@@ -21,6 +21,11 @@ pub(super) static KEY_FORMATS: [(&str, &str); 52] = [
     (r"\bxai-[A-Za-z0-9]{20,}", "an xAI key"),
     (r"\bhf_[A-Za-z0-9]{20,}", "a Hugging Face token"),
     (r"\br8_[A-Za-z0-9]{20,}", "a Replicate token"),
+    (r"\bnvapi-[A-Za-z0-9_-]{20,}", "an NVIDIA key"),
+    (r"\bpplx-[A-Za-z0-9]{20,}", "a Perplexity key"),
+    (r"\btvly-[A-Za-z0-9-]{16,}", "a Tavily key"),
+    (r"\brpa_[A-Za-z0-9]{20,}", "a RunPod key"),
+    (r"\bHRKU-[A-Za-z0-9_-]{20,}", "a Heroku key"),
     (r"\bxox[abeposr]-[A-Za-z0-9-]{10,}", "a Slack token"),
     (r"\bxapp-[0-9]-[A-Za-z0-9-]{10,}", "a Slack token"),
     (r"https://hooks\.slack\.com/(services|workflows)/[A-Za-z0-9/_-]{20,}", "a Slack webhook"),
@@ -81,6 +86,7 @@ mod tests {
             ("a GitHub token", with("ghp_", mixed(36))),
             ("a GitHub token", with("github_pat_", mixed(22) + "_" + &mixed(59))),
             ("a GitLab token", with("glpat-", mixed(20))),
+            ("a GitLab token", with("glagent-", mixed(50))),
             ("an Atlassian token", with("ATATT3", mixed(100))),
             ("a Skein token", with("skein_", hex(12) + "_" + &hex(64))),
             ("an Anthropic key", with("sk-ant-", "api03-".to_owned() + &mixed(90))),
@@ -90,6 +96,11 @@ mod tests {
             ("an xAI key", with("xai-", mixed(80))),
             ("a Hugging Face token", with("hf_", mixed(34))),
             ("a Replicate token", with("r8_", mixed(37))),
+            ("an NVIDIA key", with("nvapi-", mixed(64))),
+            ("a Perplexity key", with("pplx-", mixed(48))),
+            ("a Tavily key", with("tvly-", mixed(32))),
+            ("a RunPod key", with("rpa_", upper(40))),
+            ("a Heroku key", with("HRKU-", hex(8) + "-" + &hex(27))),
             ("a Slack token", with("xoxb-", "123456789012-".to_owned() + &mixed(24))),
             ("a Slack token", with("xapp-", "1-".to_owned() + &upper(40))),
             (
