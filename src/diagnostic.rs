@@ -1,13 +1,17 @@
 //! Formats reports about files: severity, stable code, location with source line, problem and help.
 //!
 //! Invariant: knows text and locations, nothing about manifests. Every diagnostic has a help line; the constructor
-//! requires it.
+//! requires it. No quoted line shows a value that may be a secret.
+
+mod mask;
 
 use std::fmt::{self, Write as _};
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
+
+pub use mask::{hides_value, mask_keys};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -51,7 +55,7 @@ pub struct SourceSpan {
     pub line: usize,
     pub column: usize,
     pub width: usize,
-    /// The whole source line, unchanged.
+    /// The whole source line. Values of fields that may hold secrets are masked, character by character.
     pub text: String,
 }
 
@@ -65,11 +69,11 @@ impl SourceLocation {
     pub fn at(file: impl Into<String>, text: &str, line: usize, column: usize, width: usize) -> Self {
         let lines = text.lines().count().max(1);
         let (line, column) = if line > lines { (lines, usize::MAX) } else { (line.max(1), column.max(1)) };
-        let source = text.lines().nth(line - 1).unwrap_or_default();
+        let source = mask::mask_line(text, line - 1);
         let length = source.chars().count();
         let column = column.min(length + 1);
         let width = width.clamp(1, (length + 1 - column).max(1));
-        Self { file: file.into(), span: Some(SourceSpan { line, column, width, text: source.to_owned() }) }
+        Self { file: file.into(), span: Some(SourceSpan { line, column, width, text: source }) }
     }
 }
 
@@ -192,7 +196,7 @@ fn render_source(out: &mut String, at: &SourceLocation, style: Style) {
     // Show only the part of a long line around the span: a minified JSON file must not fill the screen.
     const SHOWN: usize = 160;
     let skip = (span.column + span.width.min(40)).saturating_sub(SHOWN);
-    let shown: String = span.text.chars().skip(skip).take(SHOWN).collect();
+    let shown: String = mask_keys(&span.text).chars().skip(skip).take(SHOWN).collect();
     let shown = printable(&shown);
     let before: String = shown.chars().take(span.column - 1 - skip).collect();
     let marked: String = shown.chars().skip(span.column - 1 - skip).take(span.width).collect();
@@ -243,6 +247,23 @@ mod tests {
               help: write developer
         "]]
         .assert_eq(&plain(&found));
+    }
+
+    #[test]
+    fn a_quoted_line_shows_no_secret_and_keeps_its_caret() {
+        let text = "headers:\n  X-A: 鍵 canary-1\n";
+        let found =
+            |line, column| Diagnostic::error("E011", SourceLocation::at("a.yaml", text, line, column, 3), "p", "h");
+        expect![[r"
+            a.yaml:2:3: error[E011]: p
+              2 |   X-A: **********
+                |   ^^^
+              help: h
+        "]]
+        .assert_eq(&plain(&found(2, 3)));
+        let text = "title: DB_PASSWORD=canary-2, tittle: x\n";
+        let shown = plain(&Diagnostic::error("E011", SourceLocation::at("a.yaml", text, 1, 30, 6), "p", "h"));
+        assert!(!shown.contains("canary") && shown.contains("tittle: x"), "{shown}");
     }
 
     #[test]

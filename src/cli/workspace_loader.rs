@@ -16,6 +16,7 @@ use super::runtime::CommandRuntime;
 use super::{Global, managed_files, standalone, workspace};
 use crate::agents::ExternalAgents;
 use crate::broker::Broker;
+use crate::diagnostic::mask_keys;
 use crate::graph::{self, Plan};
 use crate::ids::ModeId;
 use crate::llm::RequestQueues;
@@ -345,7 +346,8 @@ fn folders_by_use(known: &HashMap<ProjectKey, KnownProject>) -> Vec<(Principal, 
 fn report(error: &ProjectError) {
     tracing::error!(problem = %error.problem, "changed files are not used, and what applied before still applies");
     for found in error.errors() {
-        tracing::error!(at = %found.at, code = found.code, problem = %found.problem, help = %found.help, "not used");
+        let (problem, help) = (mask_keys(&found.problem), mask_keys(&found.help));
+        tracing::error!(at = %found.at, code = found.code, problem, help, "not used");
     }
 }
 

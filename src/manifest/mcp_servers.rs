@@ -59,8 +59,8 @@ enum McpServerError {
     Name(#[from] ServiceNameError),
     #[error("the old HTTP+SSE transport is not spoken")]
     OldTransport,
-    #[error("its url is \"{url}\"")]
-    Url { url: String },
+    #[error("its url has no http:// or https://")]
+    Url,
     #[error("it has both a command and a url")]
     CommandAndUrl,
     #[error("it has neither a command nor a url")]
@@ -74,7 +74,7 @@ impl McpServerError {
         match self {
             Self::Name(_) => ServiceNameError::HELP,
             Self::OldTransport => "use the server's streamable HTTP address, with `\"type\": \"http\"`",
-            Self::Url { .. } => "write the whole address, with http:// or https://",
+            Self::Url => "write the whole address, with http:// or https://",
             Self::CommandAndUrl | Self::NoTransport | Self::Field(_) => {
                 "give it a `command` with `args` and `env`, or a `url` with `headers`"
             }
@@ -118,7 +118,7 @@ fn service(name: &str, server: &Value) -> Result<ServiceManifest, McpServerError
             return Err(McpServerError::OldTransport);
         }
         (None, Some(url)) if !["http://", "https://", "${"].iter().any(|start| url.starts_with(start)) => {
-            return Err(McpServerError::Url { url: url.to_owned() });
+            return Err(McpServerError::Url);
         }
         (None, Some(url)) => {
             Transport::Http(HttpTransport { url: variables(url), headers: map(server.get("headers"))? })

@@ -18,7 +18,7 @@ use super::managed_config::ManagedConfig;
 use super::model::{AgentManifest, ServiceManifest};
 use super::recipe::RecipeFile;
 use super::yaml::{DocumentPath, SourceFile};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, mask_keys};
 use crate::ids::nearest;
 
 /// The kind of a document.
@@ -199,7 +199,7 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &SourceFile, fou
             found.push(Diagnostic::error(
                 "E013",
                 here(),
-                format!("{} is not a valid value of {field}", value_text(error.instance())),
+                format!("{} is not a valid value of {field}", value_text(error.instance(), &path)),
                 format!("write {form}"),
             ));
         }
@@ -221,7 +221,7 @@ fn explain(error: &ValidationError<'_>, schema: &Value, source: &SourceFile, fou
                 ValidationErrorKind::Maximum { limit } => {
                     (format!("{field} must not be more than {limit}"), format!("write {limit} or less"))
                 }
-                _ => (format!("{field}: {error}"), "change the value so that it fits".to_owned()),
+                _ => (format!("{field}: {}", error.masked()), "change the value so that it fits".to_owned()),
             };
             found.push(Diagnostic::error("E013", here(), problem, help));
         }
@@ -339,7 +339,7 @@ fn choice_error(error: &ValidationError<'_>, options: &Value, source: &SourceFil
     Diagnostic::error(
         "E013",
         source.place(path),
-        format!("{} is not one of the values of `{path}`: {}", value_text(error.instance()), options.join(", ")),
+        format!("{} is not one of the values of `{path}`: {}", value_text(error.instance(), path), options.join(", ")),
         help,
     )
 }
@@ -384,14 +384,20 @@ fn wrong_type(value: &Value, expected: &str, source: &SourceFile, path: &Documen
     let field = if *path == DocumentPath::root() { "the document".to_owned() } else { format!("`{path}`") };
     // A missing value has no text to point at.
     let at = if value.is_null() { source.key_place(path) } else { source.place(path) };
-    Diagnostic::error("E010", at, format!("{field} must be {expected}, not {}", value_text(value)), help)
+    Diagnostic::error("E010", at, format!("{field} must be {expected}, not {}", value_text(value, path)), help)
 }
 
 fn type_help(path: &DocumentPath, expected: &str, value: &Value) -> String {
     match value {
         _ if path.to_string() == "transport" => missing_help("transport").replacen("add", "write", 1),
+        Value::Number(_) | Value::Bool(_) if expected == "text" && path.hides_value(&value.to_string()) => {
+            "put it in quotes".to_owned()
+        }
         Value::Number(_) | Value::Bool(_) if expected == "text" => format!("put it in quotes: \"{value}\""),
-        Value::String(text) if expected.starts_with("a list") => format!("write a list: `[{text}]`"),
+        Value::String(text) if expected.starts_with("a list") && path.hides_value(text) => {
+            "write a list: `[…]`".to_owned()
+        }
+        Value::String(text) if expected.starts_with("a list") => format!("write a list: `[{}]`", mask_keys(text)),
         _ => format!("write {expected} here"),
     }
 }
@@ -424,15 +430,20 @@ fn type_text(kind: &TypeKind) -> String {
     }
 }
 
-fn value_text(value: &Value) -> String {
+/// Describes a value. Quotes it only if it is not a secret.
+fn value_text(value: &Value, path: &DocumentPath) -> String {
+    let hides = |text: &str| path.hides_value(text);
     match value {
+        Value::String(text) if hides(text) => "this text".to_owned(),
+        Value::Number(number) if hides(&number.to_string()) => "a number".to_owned(),
         Value::Null => "empty".to_owned(),
         Value::Bool(value) => format!("`{value}`"),
         Value::Number(value) => format!("the number {value}"),
-        Value::String(text) if text.chars().count() > 60 => {
-            format!("\"{}…\"", text.chars().take(60).collect::<String>())
+        Value::String(text) => {
+            let text = mask_keys(text);
+            let is_long = text.chars().count() > 60;
+            format!("\"{}{}\"", text.chars().take(60).collect::<String>(), if is_long { "…" } else { "" })
         }
-        Value::String(text) => format!("\"{text}\""),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "a mapping".to_owned(),
     }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::json::{DUPLICATE, Strict};
 use super::marks::{MAX_DEPTH, MAX_NODES, MarkError, Marks, NodeContent, TextSpan, mark};
-use crate::diagnostic::{Diagnostic, SourceLocation};
+use crate::diagnostic::{Diagnostic, SourceLocation, hides_value};
 
 /// The maximum number of locations per file. Each takes a pass through the text and stores a line. After that,
 /// diagnostics only name the file.
@@ -118,6 +118,15 @@ impl DocumentPath {
     #[must_use]
     pub fn index(&self, index: usize) -> Self {
         self.with(PathStep::Index(index))
+    }
+
+    /// Returns true if an error must not quote the value here, because it may be a secret.
+    pub(super) fn hides_value(&self, value: &str) -> bool {
+        let mut keys = self.0.iter().filter_map(|step| match step {
+            PathStep::Key(key) => Some(key),
+            PathStep::Index(_) => None,
+        });
+        keys.any(|key| hides_value(key, value))
     }
 
     fn with(&self, step: PathStep) -> Self {

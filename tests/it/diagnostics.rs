@@ -76,6 +76,60 @@ fn project(path: &Path, shown: &str) -> (Layer, Root) {
     (Layer::Project, Root::Snapshot { files, shown: shown.to_owned() })
 }
 
+/// Wrong manifests with keys in the fields that may hold some, on the line that is quoted and in the wrong value itself.
+const WITH_KEYS: [(&str, &str); 12] = [
+    (
+        ".mcp.json",
+        r#"{"mcpServers":{"a":{"url":"https://u:canary-1@h/?q=canary-2","headers":{"X":"canary-3","A_TOKEN":"canary-4"}},"b":{}}}"#,
+    ),
+    (
+        ".mcp.json",
+        r#"{"mcpServers":{"a":{"url":"canary-1.example/mcp"},"b":{"command":"x","args":["canary-2"],"env":[]}}}"#,
+    ),
+    (
+        "s.yaml",
+        "{version: 1, kind: service, name: s, description: x, tittle: y, transport: {http: {url: 'https://h/?k=canary-1', headers: {X: canary-2, Authorization: Bearer canary-3}}}}",
+    ),
+    (
+        "s.yaml",
+        "{version: 1, kind: service, name: s, description: x, transport: {http: {url: https://h, headers: Bearer canary-1}}}",
+    ),
+    (
+        "s.yaml",
+        "version: 1\nkind: service\nname: s\ndescription: x\ntransport:\n  http:\n    url: h/canary-1\n    headers: Bearer canary-2\n",
+    ),
+    (
+        "s.yaml",
+        "version: 1\nkind: service\nname: s\ndescription: x\ntransport:\n  stdio:\n    command: x\n    args: --key canary-1\n    env: {A: [canary-2], B: {c: canary-3}}\n",
+    ),
+    (
+        "s.yaml",
+        "version: 1\nkind: service\nname: s\ndescription: x\ntransport:\n  stdio:\n    command: x\n    args:\n    - canary-1\n    - [canary-2]\n    - ${env:A canary-3\n",
+    ),
+    (
+        "s.yaml",
+        "version: 1\nkind: service\nname: s\ndescription: x\ntransport:\n  http:\n    url: https://h/${env:A canary-1\n    headers:\n      X-A: ${env A:-canary-3}\n",
+    ),
+    ("s.yaml", "version: 1\nkind: service\nname: s\ndescription: x\ntransport: https://u:canary-1@h/mcp\n"),
+    ("s.yaml", "version: 1\nkind: service\ntransport:\n  http:\n    headers:\n      X-A: \"canary-1\n"),
+    ("config.yaml", "{version: 1, notifications: {webhook: 'https://h/canary-1', wen: always}, aproval: ask}"),
+    ("config.yaml", "version: 1\nproviders:\n  own: {base_url: canary-1, key: 'canary-2 Secret', stranger: 1}\n"),
+];
+
+#[test]
+fn no_diagnostic_quotes_a_key_of_a_manifest() {
+    for (name, text) in WITH_KEYS {
+        let layer = if name == ".mcp.json" { Layer::Project } else { Layer::Extra };
+        let files = BTreeMap::from([(PathBuf::from(name), text.as_bytes().to_vec())]);
+        let found = findings((layer, Root::Snapshot { files, shown: "keys".to_owned() }), "keys");
+        assert!(!found.is_empty(), "nothing is said about {text}");
+        for diagnostic in found {
+            let shown = diagnostic.render_plain() + &diagnostic.to_json().to_string();
+            assert!(!shown.contains("canary-"), "{shown}");
+        }
+    }
+}
+
 #[test]
 fn every_bad_manifest_is_explained() {
     let all = cases(&bad());

@@ -52,8 +52,8 @@ pub(crate) fn sandbox_with_keys() -> Sandbox {
     let away = service("away", json!({"http": {"url": url, "headers": headers}}));
     let names = ["good", "bad", "away"];
     for (name, manifest) in names.iter().zip([good, bad, away]) {
-        // One field on each line, because warnings quote lines.
-        sandbox.write(&format!("project/wiring/{name}.yaml"), &format!("{manifest:#}\n"));
+        // All in one line, because warnings quote lines.
+        sandbox.write(&format!("project/wiring/{name}.yaml"), &format!("{manifest}\n"));
     }
     let mut agent =
         agent(&names.map(|name| with(mode(name, json!([name]), json!([name])), json!({"prompt": "prompt.md"}))));

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::Checks;
-use crate::diagnostic::{Diagnostic, SourceLocation};
+use crate::diagnostic::{Diagnostic, SourceLocation, mask_keys};
 use crate::manifest::{DocumentPath, LOADERS, Placeholder, SourceFile};
+use crate::secrets::is_secret_name;
 
 /// The owner of the values and their location.
 pub(super) struct ValueOrigin<'a> {
@@ -43,10 +44,10 @@ impl Checks<'_> {
         for (name, value) in values {
             let at = origin.path.key(field).key(name);
             self.placeholder(origin, &at, value);
-            if looks_secret(name) && !value.is_empty() && !value.contains("${env:") {
+            if is_secret_name(name) && !value.is_empty() && !value.contains("${env:") {
                 let mut place = origin.source.key_place(&at);
                 if let Some(span) = &mut place.span {
-                    // Cut the line after the key, so that the report does not repeat the secret.
+                    // Cut the line after the key, which need not show the rest.
                     span.text = span.text.chars().take(span.column - 1 + span.width).chain(": …".chars()).collect();
                 }
                 self.found.push(Diagnostic::warning(
@@ -62,9 +63,12 @@ impl Checks<'_> {
     pub(super) fn placeholder(&mut self, origin: &ValueOrigin<'_>, at: &DocumentPath, value: &str) {
         for part in value.split("${").skip(1) {
             let problem = match part.split_once('}') {
-                None => format!("`${{{part}` has no closing brace"),
+                None => format!(
+                    "`${{{}` has no closing brace",
+                    visible_name(part.split_whitespace().next().unwrap_or_default())
+                ),
                 Some((inside, _)) if names_a_variable(inside) => continue,
-                Some((inside, _)) => format!("`${{{inside}}}` is not a placeholder"),
+                Some((inside, _)) => format!("`${{{}}}` is not a placeholder", visible_name(inside)),
             };
             let help = "write `${env:NAME}` for an environment variable";
             self.error("E119", origin.source.place(at), problem, help);
@@ -77,9 +81,11 @@ fn names_a_variable(inside: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-fn looks_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    ["token", "secret", "password", "passwd", "api_key", "apikey", "authorization", "access_key", "private_key"]
-        .iter()
-        .any(|word| name.contains(word))
+/// Returns the name at the start of a placeholder. What follows may be a secret: a default, or the rest of the value.
+fn visible_name(text: &str) -> String {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ' ' | '.');
+    let end = text.find(|c| !is_name(c)).unwrap_or(text.len());
+    let end = end.min(text.find(":-").unwrap_or(end));
+    let cut = if end < text.len() { "…" } else { "" };
+    mask_keys(&text[..end]) + cut
 }
