@@ -55,9 +55,9 @@ use crate::task::TaskScope;
 use connection::ClientConnection;
 #[cfg(any(test, fuzzing))]
 pub use lines::read_lines;
+use remote::StallLimits;
 #[cfg(any(test, fuzzing))]
 pub use request_params::read_request;
-use remote::StallLimits;
 pub use shared_session::{RunningTurn, SessionObserver, SharedPorts, SharedSession, SharedSessions, next_viewer_id};
 use wire::{ClientWriter, QueueReader};
 

@@ -12,6 +12,7 @@ use crate::ids::AgentName;
 use crate::manifest::AcpRuntime;
 use crate::principal::Principal;
 use crate::process::ProcessScope;
+use crate::services::SecretValues;
 use crate::task::TaskScope;
 
 /// A client that has not read some bytes. Counts what it receives.
@@ -44,7 +45,7 @@ struct Agent {
 impl Agent {
     fn in_turn() -> Self {
         let (tasks, name) = (TaskScope::new(), AgentName::new("helper"));
-        let (connection, answers, _) = AgentConnection::new(name.clone(), 0, false, &tasks);
+        let (connection, answers, _) = AgentConnection::new(name.clone(), 0, false, SecretValues::default(), &tasks);
         let (principal, runtime) = (Principal::local(), AcpRuntime::default());
         let spec = ExternalAgentSpec { name, principal, title: "Helper".to_owned(), runtime, sandbox: None };
         let (environment, processes) = (BTreeMap::new(), ProcessScope::default());
@@ -58,7 +59,7 @@ impl Agent {
 
     fn begin_turn(&self) {
         self.session.client.begin_turn(&CancellationToken::new());
-        lock(&self.session.client.relay).begin(Arc::clone(&self.client) as Arc<dyn Notifier>);
+        lock(&self.session.client.relay).begin(Arc::clone(&self.client) as Arc<dyn Notifier>, None);
     }
 
     /// Sends a request whose params have this size, and returns the answer.
