@@ -174,7 +174,8 @@ impl AcpAsker {
             preview.insert(0, calls::text(&format!("{}.", printable(reason))));
         }
         let line = change.map(|change| change.line);
-        let locations = target.map(|target| vec![acp::ToolCallLocation::new(target.path.clone()).line(line)]);
+        let locations =
+            target.map(|target| vec![acp::ToolCallLocation::new(calls::wire_path(&target.path)).line(line)]);
         let call = ToolUse::new(id.to_string(), question.tool, arguments);
         let kind = calls::kind(&call.name, &self.plan);
         let said = calls::claims_with_title(&call.name, question.title, &self.plan);

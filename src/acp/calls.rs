@@ -143,13 +143,13 @@ impl CallDisplay {
     fn note(&mut self, activity: &Activity) {
         match activity {
             Activity::Location { path, line } => {
-                let place = acp::ToolCallLocation::new(path.clone()).line(*line);
+                let place = acp::ToolCallLocation::new(wire_path(path)).line(*line);
                 if !self.places.contains(&place) {
                     self.places.push(place);
                 }
             }
             Activity::Changed { path, before, after } => {
-                let diff = acp::Diff::new(path.clone(), after.clone()).old_text(before.clone());
+                let diff = acp::Diff::new(wire_path(path), after.clone()).old_text(before.clone());
                 self.kept.push(acp::ToolCallContent::Diff(diff));
             }
             Activity::Terminal { id } => {
@@ -214,7 +214,7 @@ pub(super) fn preview(
     plan: &Plan,
 ) -> Vec<acp::ToolCallContent> {
     if let Some(FileChange { path, before, after, .. }) = change {
-        let diff = acp::Diff::new(path.clone(), after.clone()).old_text(before.clone());
+        let diff = acp::Diff::new(wire_path(path), after.clone()).old_text(before.clone());
         return vec![acp::ToolCallContent::Diff(diff)];
     }
     let mut shown = Vec::new();
@@ -367,7 +367,13 @@ fn location(
 ) -> Option<acp::ToolCallLocation> {
     let path = call.arguments.get("path").and_then(Value::as_str).filter(|path| !path.is_empty())?;
     let written = || is_foreign(&call.name, plan).then(|| folder.path.join(path));
-    target.map(|target| target.path.clone()).or_else(written).map(acp::ToolCallLocation::new)
+    target.map(|target| wire_path(&target.path)).or_else(written).map(acp::ToolCallLocation::new)
+}
+
+/// Returns a path as the client gets it. JSON is UTF-8, so other bytes become U+FFFD: an update with them would not be
+/// sent.
+pub(super) fn wire_path(path: &Path) -> PathBuf {
+    PathBuf::from(path.to_string_lossy().into_owned())
 }
 
 fn raw_output(outcome: &ToolOutcome) -> Value {

@@ -13,6 +13,10 @@ impl Updates {
     /// Forwards an update of an external agent, if the client supports its kind. Converts a notice for a client without
     /// notices.
     pub(super) fn forward_update(&self, told: &Value) {
+        // A lost event has no update.
+        if told.is_null() {
+            return;
+        }
         let (abilities, update) = (self.features(), &told["update"]);
         let passes = match update["sessionUpdate"].as_str().unwrap_or_default() {
             "notice" if !abilities.notices => {

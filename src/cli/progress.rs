@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anstyle::AnsiColor;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::consent::ScreenLock;
 use super::output::{QUIET, can_redraw, cut, display_line};
@@ -291,8 +291,11 @@ impl Notifier for TerminalNotifier {
             self.note_call(&event);
         }
         if self.shows == ProgressStyle::Events {
-            // After the reader closes the pipe, events are dropped, and the turn still ends normally.
-            self.note_write(writeln!(anstream::stdout(), "{}", escape_json(&json!(event).to_string())));
+            match serde_json::to_value(&event) {
+                // After the reader closes the pipe, events are dropped, and the turn still ends normally.
+                Ok(event) => self.note_write(writeln!(anstream::stdout(), "{}", escape_json(&event.to_string()))),
+                Err(error) => tracing::error!(%error, "an event cannot be written as JSON"),
+            }
             return;
         }
         match event {

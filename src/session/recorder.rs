@@ -11,6 +11,9 @@ use crate::llm::offline::is_offline_help;
 use crate::store::{self, NewEvent, SessionChange};
 use crate::tool::strip_to_line;
 
+/// An event without content. It keeps the place of an event that is lost, because an undo counts the stored events.
+pub(super) const EMPTY_EVENT: &str = r#"{"event":"relayed","told":null}"#;
+
 /// A notifier that stores the events it forwards.
 pub(super) struct SessionRecorder {
     store: store::SessionStore,
@@ -71,8 +74,10 @@ pub(super) fn row(event: &Event) -> NewEvent {
         Event::ExternalSessionOpened { .. } => ("seated", None),
         Event::Undone { .. } => ("undone", None),
     };
-    // Serialization does not fail: events contain only values that JSON can represent.
-    let body = serde_json::to_string(event).unwrap_or_default();
+    let body = serde_json::to_string(event).unwrap_or_else(|error| {
+        tracing::error!(kind, %error, "an event cannot be written as JSON");
+        EMPTY_EVENT.to_owned()
+    });
     NewEvent { kind: kind.into(), body, text }
 }
 
@@ -88,4 +93,17 @@ fn title_of(event: &Event) -> Option<String> {
     let Event::External { title: Some(title), .. } = event else { return None };
     let title = strip_to_line(title);
     (!title.is_empty()).then_some(title)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn the_event_without_content_can_be_read() {
+        let empty = Event::External { acp_update: Value::Null, events: Vec::new(), streamed: false, title: None };
+        assert_eq!(serde_json::from_str::<Event>(EMPTY_EVENT).unwrap(), empty);
+    }
 }

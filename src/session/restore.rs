@@ -298,7 +298,9 @@ impl LoggedEdit {
     /// Compares the file with the recorded change.
     fn plan(file: ChangedFile) -> Self {
         let now = read_text(&file.path).ok().flatten().map(|(text, _)| text);
-        let kept = if file.is_partial {
+        // A name that is not UTF-8 is stored with U+FFFD, so the path may not be that of the file.
+        let is_other_name = file.path.to_string_lossy().contains('\u{fffd}');
+        let kept = if file.is_partial || is_other_name {
             Some(KeepReason::NotCovered)
         } else {
             (now.as_deref() != Some(file.after.as_str())).then_some(KeepReason::ChangedSince)

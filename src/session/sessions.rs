@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError};
 use super::alert_asker::{AlertAsker, AlertSettings, AttentionSink};
 use super::budgets::BudgetLedger;
 use super::metrics::SessionMetrics;
+use super::recorder::EMPTY_EVENT;
 use super::{Session, SessionContents};
 use crate::agents::{Event, ExternalAgentError, ExternalAgents, History, RecoveryPolicy, TurnLimits};
 use crate::broker::{BindError, Broker};
@@ -397,10 +398,17 @@ impl Sessions {
         self.store.find(id).await?.ok_or_else(|| SessionError::Unknown(id.to_owned()))
     }
 
-    /// Returns all events of a session, in order. Fails if one cannot be decoded.
+    /// Returns all events of a session, in order. Earlier versions stored nothing for an event with a file name that is
+    /// not UTF-8; such an event has no content here. Fails if another one cannot be decoded.
     pub async fn events(&self, id: &str) -> Result<Vec<Event>, SessionError> {
         let rows = self.store.events(id).await?;
-        let decoded = rows.iter().map(|row| serde_json::from_str(&row.body));
+        let decoded = rows.iter().map(|row| {
+            if !row.body.is_empty() {
+                return serde_json::from_str(&row.body);
+            }
+            tracing::warn!(session = id, event = row.seq, kind = row.kind, "a stored event has no content");
+            serde_json::from_str(EMPTY_EVENT)
+        });
         decoded
             .collect::<Result<_, _>>()
             .map_err(|error: serde_json::Error| SessionError::Record { id: id.to_owned(), reason: error.to_string() })

@@ -1,9 +1,9 @@
 //! Describes what a call does while it runs: progress, touched files and to-do steps.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// The start and the end of the mark for text that is left out.
 const MARK_START: &str = "[... ";
@@ -19,12 +19,14 @@ pub enum Activity {
     /// The call works on this location.
     #[serde(rename = "place")]
     Location {
+        #[serde(serialize_with = "write_path")]
         path: PathBuf,
         /// Starts at 1.
         line: Option<u32>,
     },
     /// The call has changed a file. Of a large file, the texts are only the changed parts, with marks.
     Changed {
+        #[serde(serialize_with = "write_path")]
         path: PathBuf,
         /// `None` if the file did not exist.
         before: Option<String>,
@@ -37,6 +39,12 @@ pub enum Activity {
     Terminal {
         id: String,
     },
+}
+
+/// Writes a path. JSON is UTF-8, so other bytes of a file name become U+FFFD: without them, the event of the call would be
+/// lost.
+fn write_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 impl Activity {
@@ -94,4 +102,24 @@ pub enum StepPriority {
     High,
     Medium,
     Low,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_file_name_that_is_not_utf8_can_be_written() {
+        let path = PathBuf::from(OsStr::from_bytes(b"/p/caf\xe9.txt"));
+        let location = Activity::Location { path: path.clone(), line: None };
+        let changed = Activity::Changed { path, before: None, after: String::new() };
+        for activity in [location, changed] {
+            let text = serde_json::to_string(&activity).unwrap();
+            assert!(text.contains("/p/caf\u{fffd}.txt"), "{text}");
+            assert!(serde_json::from_str::<Activity>(&text).is_ok(), "{text}");
+        }
+    }
 }

@@ -2,6 +2,8 @@
 //! protected or hidden.
 #![allow(clippy::expect_used, reason = "helpers of tests fail the test")]
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::sync::{Arc, Mutex};
 
@@ -271,4 +273,60 @@ async fn third_party_tools_ask_for_protected_paths_too() {
     let said = wired.refused(&binding, "echo__write", json!({"path": absolute, "content": "x"})).await;
     assert!(said.contains(r#"echo__write: {path: ".git/config"}"#), "{said}");
     wired.stop().await;
+}
+
+/// A file `link.txt`, which leads to a file whose name is not UTF-8.
+fn latin1_file() -> Sandbox {
+    let sandbox = Sandbox::new();
+    let file = sandbox.path("project").join(OsStr::from_bytes(b"caf\xe9.txt"));
+    std::fs::write(&file, "needle\n").expect("written");
+    symlink(&file, sandbox.path("project/link.txt")).expect("a link");
+    sandbox
+}
+
+const SEARCH: &str = r#"/developer.search {"pattern":"needle"}"#;
+
+#[test]
+fn a_session_keeps_a_file_name_that_is_not_utf8() {
+    let sandbox = latin1_file();
+    for (flags, prompt) in [(&["-a", "coding/backend"][..], SEARCH), (&["-c"], "read link.txt"), (&["-c"], "list")] {
+        let run = sandbox.skein(&[&["run", "--output", "stream-json"], flags, &[prompt]].concat());
+        assert_eq!(run.code, 0, "{prompt}: {}", run.whole());
+        let ended = run.stdout.lines().filter(|line| line.contains("\"event\":\"tool_ended\"")).count();
+        assert_eq!(ended, 1, "{prompt}: {}", run.whole());
+    }
+}
+
+#[test]
+fn a_client_sees_calls_on_a_file_name_that_is_not_utf8() {
+    let sandbox = latin1_file();
+    let mut client = Acp::able(&sandbox, &["-a", "coding/backend"], &json!({}));
+    let session = client.session();
+    for prompt in [SEARCH, "read link.txt"] {
+        let (reason, updates) = client.prompt(&session, prompt);
+        let last = of_kind(&updates, "tool_call_update").pop().expect("an update");
+        assert_eq!((reason.as_str(), &last["status"]), ("end_turn", &json!("completed")), "{updates:#?}");
+    }
+    client.finish();
+    let mut again = Acp::able(&sandbox, &["-a", "coding/backend"], &json!({}));
+    let params = json!({"sessionId": session, "cwd": again.cwd(), "mcpServers": []});
+    assert!(again.ask("session/load", params)["modes"].is_object());
+}
+
+/// Earlier versions stored nothing for an event with a file name that is not UTF-8.
+#[test]
+fn a_session_with_an_event_without_content_opens() {
+    let sandbox = latin1_file();
+    let run = sandbox.skein(&["run", "-a", "coding/backend", SEARCH]);
+    assert_eq!(run.code, 0, "{}", run.whole());
+    let store = rusqlite::Connection::open(sandbox.path("data/sessions.db")).expect("opens");
+    let emptied = store.execute("UPDATE event SET body = '' WHERE kind = 'tool_ended'", []).expect("changed");
+    assert_eq!(emptied, 1);
+    drop(store);
+    let run = sandbox.skein(&["run", "-c", "list"]);
+    assert_eq!(run.code, 0, "{}", run.whole());
+    let mut client = Acp::able(&sandbox, &["-a", "coding/backend"], &json!({}));
+    let listed = client.ask("session/list", json!({}));
+    let params = json!({"sessionId": listed["sessions"][0]["sessionId"], "cwd": client.cwd(), "mcpServers": []});
+    assert!(client.ask("session/load", params)["modes"].is_object());
 }

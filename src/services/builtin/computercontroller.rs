@@ -219,7 +219,7 @@ impl ComputerControllerService {
         };
         let written = size(bytes.len() as u64);
         save(call, &place, &shown, old, bytes).await?;
-        Ok(answer::with_data(format!("wrote `{shown}` ({written})"), json!({"path": place})))
+        Ok(answer::with_data(format!("wrote `{shown}` ({written})"), json!({"path": place.to_string_lossy()})))
     }
 
     #[tool(
@@ -244,7 +244,7 @@ impl ComputerControllerService {
         let (path, shown) = (file.path.clone(), file.shown.clone());
         save(call, &path, &shown, Some(file), bytes).await?;
         let text = format!("updated `{shown}`: {}", lines.join("; "));
-        Ok(answer::with_data(text, json!({"path": path, "edits": lines})))
+        Ok(answer::with_data(text, json!({"path": path.to_string_lossy(), "edits": lines})))
     }
 
     #[tool(
