@@ -387,6 +387,14 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
     {
         return code;
     }
+    let mut output = CommandOutput::default();
+    // These need no folders.
+    if let Some(described) = describe_command_line(&cli.command, &mut output) {
+        return match described {
+            Ok(()) => ExitCode::from(output.finish(0)),
+            Err(failure) => end_with(&failure),
+        };
+    }
     let folders = match Folders::from_environment() {
         Ok(folders) => folders,
         Err(error) => return end_with(&error.failure()),
@@ -395,7 +403,6 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
     if let Command::Sandbox(args) = &cli.command {
         return sandbox::run(args, &cli.global, &folders);
     }
-    let mut output = CommandOutput::default();
     // `doctor` changes nothing: it only reports files that other users can access.
     let protected = if let Command::Doctor(_) = cli.command { Ok(()) } else { private_files::protect(&folders) };
     let (warning, export) = logging::start(&cli.global, &folders);
@@ -470,14 +477,21 @@ fn run(cli: Cli, folders: &Folders, output: &mut CommandOutput) -> Result<(), Co
         Command::Token(args) => token::run(&args, global, folders, output),
         Command::Principal(args) => principal::run(&args, folders, output),
         Command::Store(args) => store::run(&args, folders, output),
+        Command::Completions { .. } | Command::ManPages { .. } | Command::Reaper | Command::Sandbox(_) => Ok(()),
+    }
+}
+
+/// Prints or writes a description of the command line. `None` for every other command.
+fn describe_command_line(command: &Command, output: &mut CommandOutput) -> Option<Result<(), CommandError>> {
+    match command {
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "skein", &mut script);
+            clap_complete::generate(*shell, &mut Cli::command(), "skein", &mut script);
             output.text(&String::from_utf8_lossy(&script));
-            Ok(())
+            Some(Ok(()))
         }
-        Command::ManPages { folder } => write_man_pages(&folder),
-        Command::Reaper | Command::Sandbox(_) => Ok(()),
+        Command::ManPages { folder } => Some(write_man_pages(folder)),
+        _ => None,
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{Uid, User};
@@ -48,6 +49,12 @@ pub(super) enum FolderError {
     NoHome { uid: Uid },
     #[error("HOME is not set, and the user database cannot be read: {source}")]
     UserDatabase { source: nix::Error },
+    #[error("the working folder no longer exists")]
+    NoWorkingFolder,
+    #[error("the working folder cannot be determined: {source}")]
+    WorkingFolder { source: std::io::Error },
+    #[error("the name of the working folder `{name}` is not UTF-8, and sessions cannot be stored for it")]
+    WorkingFolderName { name: String },
     #[error("the key in SKEIN_STORE_KEY is not 64 hexadecimal digits")]
     StoreKey,
 }
@@ -57,6 +64,8 @@ impl FolderError {
         let help = match self {
             FolderError::Relative { name, .. } => format!("set {name} to a full path, or unset it"),
             FolderError::NoHome { .. } | FolderError::UserDatabase { .. } => "set HOME to your home folder".to_owned(),
+            FolderError::NoWorkingFolder | FolderError::WorkingFolder { .. } => "cd into another folder".to_owned(),
+            FolderError::WorkingFolderName { .. } => "rename it, or cd into another folder".to_owned(),
             FolderError::StoreKey => format!("make a key with `openssl rand -hex 32`, or unset {KEY}"),
         };
         CommandError::usage(display_line(&self.to_string()), help)
@@ -65,7 +74,10 @@ impl FolderError {
 
 impl Folders {
     pub(super) fn from_environment() -> Result<Self, FolderError> {
-        let cwd = env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+        let cwd = env::current_dir().map_err(|source| match source.kind() {
+            ErrorKind::NotFound => FolderError::NoWorkingFolder,
+            _ => FolderError::WorkingFolder { source },
+        })?;
         Self::resolve(cwd, |name| env::var_os(name), home_in_user_database)
     }
 
@@ -79,6 +91,9 @@ impl Folders {
         variable: impl Fn(&str) -> Option<OsString>,
         user_home: impl FnOnce() -> Result<PathBuf, FolderError>,
     ) -> Result<Self, FolderError> {
+        if cwd.to_str().is_none() {
+            return Err(FolderError::WorkingFolderName { name: cwd.display().to_string() });
+        }
         // An empty variable of a folder counts as unset.
         let folder = |name: &'static str| match variable(name).filter(|value| !value.is_empty()).map(PathBuf::from) {
             Some(path) if path.is_absolute() => Ok(Some(path)),
@@ -177,6 +192,8 @@ fn home_in_user_database() -> Result<PathBuf, FolderError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+
     use super::*;
 
     fn resolve(variables: &[(&str, &str)]) -> Result<Folders, FolderError> {
@@ -212,6 +229,14 @@ mod tests {
         let key = "a1".repeat(32);
         let folders = resolve(&[("HOME", "/home/ann"), ("SKEIN_STORE_KEY", key.as_str())]).unwrap();
         assert!(folders.store.key().is_some() && !format!("{folders:?}").contains("a1a1"));
+    }
+
+    #[test]
+    fn a_working_folder_that_is_not_utf8_is_refused() {
+        let cwd = PathBuf::from(OsStr::from_bytes(b"/caf\xe9"));
+        let home = |_: &str| Some(OsString::from("/home/ann"));
+        let error = Folders::resolve(cwd, home, || Ok(PathBuf::from("/home/ann"))).unwrap_err().to_string();
+        assert!(error.contains("`/caf\u{fffd}` is not UTF-8"), "{error}");
     }
 
     #[test]

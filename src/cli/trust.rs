@@ -72,7 +72,7 @@ pub(super) fn run(
             TrustState::Changed => "changed since it was trusted: not used",
             TrustState::Unknown => "not trusted: not used",
         };
-        output.line(&format!("{}: {says}", project.root.display()));
+        output.line(&format!("{}: {says}", display_line(&project.root.display().to_string())));
     }
     Ok(())
 }

@@ -330,3 +330,46 @@ fn a_session_with_an_event_without_content_opens() {
     let params = json!({"sessionId": listed["sessions"][0]["sessionId"], "cwd": client.cwd(), "mcpServers": []});
     assert!(client.ask("session/load", params)["modes"].is_object());
 }
+
+#[test]
+fn a_working_folder_that_is_not_utf8_is_refused() {
+    let sandbox = Sandbox::new();
+    let folder = sandbox.path("project").join(OsStr::from_bytes(b"caf\xe9"));
+    std::fs::create_dir(&folder).expect("a folder");
+    let output = sandbox.command(&["run", "list"]).current_dir(&folder).output().expect("it starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("is not UTF-8") && stderr.contains("cd into another folder"), "{stderr}");
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a shell starts the program in a folder that it has removed")]
+fn a_working_folder_that_was_removed_is_refused() {
+    let sandbox = Sandbox::new();
+    let run = |args: &str| {
+        let skein = sandbox.command(&[]);
+        let mut shell = std::process::Command::new("/bin/sh");
+        let script = format!("mkdir gone && cd gone && rmdir ../gone && exec \"$0\" {args}");
+        shell.args(["-c", &script]).arg(skein.get_program()).current_dir(sandbox.path("project")).env_clear();
+        shell.envs(skein.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell.output().expect("a shell")
+    };
+    let refused = run("run list");
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("the working folder no longer exists"), "{stderr}");
+    for args in ["--version", "help", "completions bash"] {
+        assert!(run(args).status.success(), "{args}");
+    }
+}
+
+#[test]
+fn trust_prints_a_folder_without_invisible_characters() {
+    let sandbox = Sandbox::new();
+    let folder = "project/a\u{202e}b";
+    sandbox.write(&format!("{folder}/.mcp.json"), "{}");
+    let mut command = sandbox.command(&["trust", "--status"]);
+    let output = command.current_dir(sandbox.path(folder)).output().expect("it starts");
+    let stdout = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(stdout.contains("not trusted") && !stdout.contains('\u{202e}'), "{stdout:?}");
+}
