@@ -117,7 +117,7 @@ pub(super) fn run(
         }
     }
     let is_named = asks || args.provider.is_some() || args.model.is_some();
-    let keeps_model = !is_named && settings.processor.as_ref() == Some(&chosen.model);
+    let keeps_model = !is_named && settings.processor.as_ref().unwrap_or(&ModelRef::Offline) == &chosen.model;
     let changes = profile.changes(&chosen, keeps_model, args.key_env.as_deref(), &models);
     let changes: Vec<ConfigEdit<'_>> =
         changes.iter().map(|(path, value)| (path.iter().map(String::as_str).collect(), value.clone())).collect();
@@ -184,8 +184,17 @@ fn answers_from_flags(
     models: &ModelRegistry,
     keys: &Keys,
 ) -> Result<Option<ConfigureAnswers>, CommandError> {
-    let model = model_from_flags(args, settings.processor.as_ref());
-    let (model, facts) = model.map_or_else(|| Err(no_model()), |model| facts(model, models))?;
+    // With an agent alone, the model stays as it is, also if none is configured.
+    let only_agent = (args.agent.is_some() || args.mode.is_some())
+        && args.provider.is_none()
+        && args.model.is_none()
+        && args.key_env.is_none()
+        && !args.key_stdin;
+    let fallback = only_agent.then_some(ModelRef::Offline);
+    let Some(model) = model_from_flags(args, settings.processor.as_ref()).or(fallback) else {
+        return Err(missing_model(args.provider.as_deref(), models));
+    };
+    let (model, facts) = facts(model, models)?;
     if model.is_offline() && args.key_env.is_some() {
         return Err(CommandError::usage(format!("{OFFLINE} needs no key"), "leave out --key-env"));
     }
@@ -339,8 +348,21 @@ fn model_from_flags(args: &ConfigureArgs, current: Option<&ModelRef>) -> Option<
     }
 }
 
-fn no_model() -> CommandError {
-    CommandError::usage("no model is named", "give --provider and --model, or --model provider:model")
+/// Returns the error for flags without a model. A provider that does not exist is the first problem.
+fn missing_model(provider: Option<&str>, models: &ModelRegistry) -> CommandError {
+    let unknown = provider.and_then(|provider| provider_facts(provider, models).err());
+    let help = "give --provider and --model, or --model provider:model";
+    unknown.unwrap_or_else(|| CommandError::usage("no model is named", help))
+}
+
+/// Returns the error for a model without a provider. `text` may be the name of a provider.
+fn missing_provider(text: &str, models: &ModelRegistry) -> CommandError {
+    let shown = display_line(text);
+    if provider_facts(text, models).is_ok() {
+        let problem = format!("`{shown}` is a provider, and no model is named");
+        return CommandError::usage(problem, format!("write {shown}:MODEL"));
+    }
+    CommandError::usage(format!("`{shown}` has no provider"), format!("write PROVIDER:{shown}, or add --provider"))
 }
 
 /// Returns a model with its provider. Fails if no known provider answers for it.
@@ -350,7 +372,7 @@ fn facts(model: ModelRef, models: &ModelRegistry) -> Result<(ModelRef, ProviderI
         ModelRef::Replay(_) => "replay",
         ModelRef::External(_) => "acp",
         ModelRef::Offline => OFFLINE,
-        ModelRef::Malformed(_) => return Err(no_model()),
+        ModelRef::Malformed(text) => return Err(missing_provider(text, models)),
     };
     let facts = provider_facts(provider, models)?;
     Ok((model, facts))
@@ -439,13 +461,15 @@ fn print_result(
         }));
         return;
     }
-    output.line(&format!("{}: sessions begin with {}.", file.display(), display_line(&chosen.model.to_string())));
+    let (file, model) = (display_line(&file.display().to_string()), display_line(&chosen.model.to_string()));
+    output.line(&format!("{file}: sessions begin with {model}."));
     match kept {
         Some((name, KeyLocation::Environment)) => output.line(&format!("Its key is in the variable {name}.")),
         Some((_, KeyLocation::Keyring)) => output.line("Its key is kept in your keyring."),
         Some((_, KeyLocation::File)) => {
             let instead = keys.trouble().map(|trouble| format!("; your keyring {trouble}")).unwrap_or_default();
-            output.line(&format!("Its key is kept in {}, which only you can read{instead}.", keys.file().display()));
+            let file = display_line(&keys.file().display().to_string());
+            output.line(&format!("Its key is kept in {file}, which only you can read{instead}."));
         }
         Some((name, KeyLocation::Nowhere)) => {
             output.line(&format!("Its key is missing: set {name}, or run this again."))

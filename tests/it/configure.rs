@@ -353,6 +353,9 @@ fn what_there_is_not_is_refused() {
     for (args, expected) in [
         (&["--model", "nobody:x", "--no-test"][..], "there is no provider `nobody`"),
         (&["--provider", "openai", "--no-test"], "no model is named"),
+        (&["--provider", "nope", "--no-test"], "there is no provider `nope`"),
+        (&["--model", "gpt-4", "--no-test"], "`gpt-4` has no provider"),
+        (&["--model", "openai", "--no-test"], "`openai` is a provider, and no model is named"),
         (&["--model", "ollama:x", "--agent", "nobody", "--no-test"], "nobody"),
         (&["--model", "ollama:x", "--key-stdin", "--no-test"], "needs no key"),
     ] {
@@ -387,4 +390,23 @@ fn a_change_of_keys_waits_for_another_process() {
         assert_eq!(after["ANTHROPIC_API_KEY"], "kept");
         assert_eq!(after["OPENAI_API_KEY"] == KEY, has_key, "{args:?}");
     }
+}
+
+#[test]
+fn an_agent_alone_keeps_offline() {
+    let sandbox = Sandbox::new();
+    let said = configure(&sandbox, None, &["--agent", "coding/backend"], "");
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    let config = read(sandbox.path("config/config.yaml"));
+    assert!(config.contains("coding") && config.contains("backend") && !config.contains("processor"), "{config}");
+    assert_eq!(sandbox.skein(&["run", "list"]).code, 0);
+}
+
+#[test]
+fn a_path_is_printed_without_invisible_characters() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&["configure", "--model", "offline", "--no-test"]);
+    let output = command.env("SKEIN_CONFIG_DIR", sandbox.path("con\u{202e}fig")).output().unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.contains("sessions begin with offline") && !stdout.contains('\u{202e}'), "{stdout:?}");
 }
