@@ -66,6 +66,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub enum StoreError {
     #[error("the store {file} cannot be used: {problem}")]
     Unusable { file: String, problem: String },
+    #[error("the exported file {file} cannot be read: {problem}")]
+    ExportUnreadable { file: String, problem: String },
     #[error(
         "the store {file} cannot be used: it is not skein's, and was left as it is; move it away and a new one is made"
     )]

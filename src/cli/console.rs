@@ -18,6 +18,8 @@ use crate::serve::{AddressSource, HttpFrontEnd, ServeSettings};
 const DRAIN: Duration = Duration::from_secs(5);
 /// Time after which unused connections of other clients are removed.
 const IDLE: Duration = Duration::from_secs(300);
+/// The flag that chooses the address.
+const LISTEN_FLAG: &str = "--port";
 const MAX_CONNECTIONS: usize = 1_000;
 
 #[derive(Debug, Args)]
@@ -49,7 +51,16 @@ pub(super) fn run(
         connections: MAX_CONNECTIONS,
     };
     let (flags, store) = (args.speaker.clone(), folders.store.clone());
-    let launch = ServerLaunch { settings, socket: None, oidc: None, flags, store, replica: None, fork: false };
+    let launch = ServerLaunch {
+        settings,
+        listen_flag: LISTEN_FLAG,
+        socket: None,
+        oidc: None,
+        flags,
+        store,
+        replica: None,
+        fork: false,
+    };
     let mut page = None;
     let served = launch.serve(global, folders, output, |server: &HttpFrontEnd, output: &mut CommandOutput| {
         page = show_page(server, args.no_browser, folders, output)?;
@@ -68,7 +79,7 @@ fn show_page(
     output: &mut CommandOutput,
 ) -> Result<Option<TempPath>, CommandError> {
     let Some(address) = server.address() else { return Ok(None) };
-    let code = server.create_login_code().map_err(|error| serve_failure(&error))?;
+    let code = server.create_login_code().map_err(|error| serve_failure(&error, LISTEN_FLAG))?;
     let url = format!("http://{address}/console/login#{code}");
     let page = if no_browser { None } else { open_secret_page(&url, folders) };
     output.line(&match page.is_some() {

@@ -172,13 +172,13 @@ impl CommandError {
             CommandError::Refused { calls, is_auto: true } => (
                 refusal_text(calls, "\n  "),
                 "change the hook that refuses it. For a protected path or a denied call, only a rule helps: the refusal \
-                 names it, and `skein permissions` lists yours"
+                 names it, and `skein permissions list` lists yours"
                     .to_owned(),
             ),
             CommandError::Refused { calls, is_auto: false } => (
                 refusal_text(calls, "\n  "),
                 "consent to it, or allow such calls with `--approval auto`. For a protected path or a denied call, only a \
-                 rule helps: the refusal names it, and `skein permissions` lists yours"
+                 rule helps: the refusal names it, and `skein permissions list` lists yours"
                     .to_owned(),
             ),
             CommandError::Manifests { .. } | CommandError::Interrupted => return None,

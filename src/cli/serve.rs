@@ -188,12 +188,16 @@ pub(super) fn run(
     let replica = args.replica.launch(&store, &with_required_sandbox(global)?, folders, output)?;
     oidc_settings::note_replicas(args, output);
     let (flags, fork) = (args.speaker.clone(), args.unstable_fork);
-    ServerLaunch { settings, socket, oidc, flags, store, replica, fork }.serve(global, folders, output, |_, _| Ok(()))
+    let listen_flag = "--listen";
+    let launch = ServerLaunch { settings, listen_flag, socket, oidc, flags, store, replica, fork };
+    launch.serve(global, folders, output, |_, _| Ok(()))
 }
 
 /// What a command chooses for the server that it runs.
 pub(super) struct ServerLaunch {
     pub(super) settings: ServeSettings,
+    /// The flag that chooses the address.
+    pub(super) listen_flag: &'static str,
     /// A socket that listens already.
     pub(super) socket: Option<TcpListener>,
     /// Verifies JWTs.
@@ -216,7 +220,7 @@ impl ServerLaunch {
         output: &mut CommandOutput,
         ready: impl FnOnce(&HttpFrontEnd, &mut CommandOutput) -> Result<(), CommandError>,
     ) -> Result<(), CommandError> {
-        let Self { settings, socket, oidc, flags, store, replica, fork } = self;
+        let Self { settings, listen_flag, socket, oidc, flags, store, replica, fork } = self;
         let global = &with_required_sandbox(global)?;
         let shared = replica.as_ref().and_then(|replica| replica.shared_dir.clone());
         let folders = &Folders { store: store.clone(), shared, ..folders.clone() };
@@ -291,8 +295,8 @@ impl ServerLaunch {
                     acp: Box::new(move |grant, draining| front.server(grant, draining)),
                 };
                 let stop = started.interrupt_for(settings.drain + END_TIME);
-                let server =
-                    HttpFrontEnd::bind(settings, socket, parts).await.map_err(|error| serve_failure(&error))?;
+                let server = HttpFrontEnd::bind(settings, socket, parts).await;
+                let server = server.map_err(|error| serve_failure(&error, listen_flag))?;
                 if let Some(address) = server.address() {
                     output.line(&format!("Skein listens on {scheme}://{address}"));
                 }
@@ -390,11 +394,12 @@ fn service_states(pool: &Pool) -> Vec<(&'static str, usize)> {
     states.into_iter().map(|(health, label)| (label, count(health))).collect()
 }
 
-pub(super) fn serve_failure(error: &ServeError) -> CommandError {
+/// Returns the error of a command. `listen_flag` chooses its address.
+pub(super) fn serve_failure(error: &ServeError, listen_flag: &str) -> CommandError {
     let help = match error {
-        ServeError::Listen { .. } => "choose another --listen, or end the program that uses the address",
-        ServeError::Tls(_) => "name PEM files with --tls-cert and --tls-key that belong together",
-        ServeError::Random(_) => "check that /dev/urandom can be read",
+        ServeError::Listen { .. } => format!("choose another {listen_flag}, or end the program that uses the address"),
+        ServeError::Tls(_) => "name PEM files with --tls-cert and --tls-key that belong together".to_owned(),
+        ServeError::Random(_) => "check that /dev/urandom can be read".to_owned(),
     };
     match error {
         ServeError::Listen { .. } | ServeError::Random(_) => CommandError::work(error.to_string(), help),

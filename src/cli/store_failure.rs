@@ -41,6 +41,9 @@ pub(super) fn store_failure(error: &StoreError) -> CommandError {
             display_line(&error.to_string()),
             "export the store again, or bring back a copy of the file",
         ),
+        StoreError::ExportUnreadable { .. } => {
+            CommandError::usage(display_line(&error.to_string()), "name a file that `skein store export` wrote")
+        }
         StoreError::Occupied { .. } => {
             CommandError::usage(display_line(&error.to_string()), "name an empty database or another folder")
         }

@@ -60,7 +60,8 @@ pub fn import_store<R: BufRead>(
     open: impl Fn() -> std::io::Result<R>,
     place: &StorePlace,
 ) -> Result<StoreTotals, StoreError> {
-    let unreadable = |error: std::io::Error| StoreError::Unusable { file: name.to_owned(), problem: error.to_string() };
+    let unreadable =
+        |error: std::io::Error| StoreError::ExportUnreadable { file: name.to_owned(), problem: error.to_string() };
     ExportReader::new(name, open().map_err(unreadable)?).read(&mut |_, _| Ok(()))?;
     write_to(place, &mut ExportReader::new(name, open().map_err(unreadable)?))
 }

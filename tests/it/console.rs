@@ -585,3 +585,13 @@ fn a_login_with_a_token_outlasts_a_restart() {
     let secret = cookies[0].split('=').nth(1).unwrap();
     assert!(!store.windows(secret.len()).any(|bytes| bytes == secret.as_bytes()), "only its hash is stored");
 }
+
+#[test]
+fn a_used_port_is_named_with_the_flag_of_the_console() {
+    let sandbox = Sandbox::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let run = sandbox.skein(&["console", "--no-browser", "--port", &port]);
+    assert_eq!(run.code, 1, "{}", run.whole());
+    assert!(run.stderr.contains("choose another --port") && !run.stderr.contains("--listen"), "{}", run.stderr);
+}

@@ -583,3 +583,12 @@ fn prune_needs_a_policy_and_a_project_cannot_set_one() {
     assert_eq!(run.code, 6, "{}", run.stderr);
     assert!(run.stderr.contains("E122") && run.stderr.contains("`store`"), "{}", run.stderr);
 }
+
+#[test]
+fn an_import_file_that_is_missing_is_named() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.skein(&["store", "import", "missing.jsonl"]);
+    assert_eq!(run.code, 2, "{}", run.whole());
+    assert!(run.stderr.contains("the exported file [TMP]/project/missing.jsonl cannot be read"), "{}", run.stderr);
+    assert!(run.stderr.contains("skein store export") && !run.stderr.contains("SKEIN_DATA_DIR"), "{}", run.stderr);
+}
