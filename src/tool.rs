@@ -332,6 +332,11 @@ impl ToolOutcome {
         Self::error("the user cancelled before this call was done")
     }
 
+    /// Returns the result of a call that a time limit ended.
+    pub fn out_of_time() -> Self {
+        Self::error("the time limit was reached before this call was done")
+    }
+
     /// Returns all text of the result.
     pub fn all_text(&self) -> String {
         self.content.iter().filter_map(Content::as_text).collect::<Vec<_>>().join("\n")

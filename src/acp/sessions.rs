@@ -55,7 +55,8 @@ impl SessionParams {
             grant.check_place(root, files).map_err(|error| errors::invalid_params(error.to_string()))?;
         }
         if files == SessionFiles::Server && !cwd.is_dir() {
-            return Err(errors::invalid_params(format!("the working directory `{}` does not exist", cwd.display())));
+            let problem = if cwd.exists() { "is no folder" } else { "does not exist" };
+            return Err(errors::invalid_params(format!("the working directory `{}` {problem}", cwd.display())));
         }
         Ok(Self { cwd, roots, files, servers })
     }

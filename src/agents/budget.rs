@@ -4,6 +4,7 @@
 //! with the meter of the top-level session, so that delegated work, routing and compaction count.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -98,7 +99,7 @@ impl BudgetAccount {
         let mut state = self.tally.lock();
         let part = self.parts(&state.used).into_iter().find(|part| part.share * 100.0 >= f64::from(NOTICE_PERCENT))?;
         let is_new = state.noticed.insert(format!("{} {}", self.source, part.unit));
-        is_new.then(|| self.describe(&format!("is used to {NOTICE_PERCENT} %"), &part))
+        is_new.then(|| self.describe(&used_to(part.share), &part))
     }
 
     fn describe(&self, what: &str, part: &BudgetPart) -> String {
@@ -151,6 +152,12 @@ fn share(used: f64, limit: f64) -> f64 {
     if limit > 0.0 { used / limit } else { 1.0 }
 }
 
+/// Says how much of a limit is used, from the share of the notice on. Rounds down, so that 100 % means that it is
+/// reached.
+fn used_to(share: f64) -> String {
+    format!("is used to {} %", (share * 100.0).floor().max(f64::from(NOTICE_PERCENT)))
+}
+
 /// Stores what work uses, so that it counts in later sessions and other processes. Must not block.
 pub trait UsageSink: Send + Sync {
     fn add(&self, usage: BudgetUsage);
@@ -187,6 +194,8 @@ pub struct BudgetMeter {
     notices: Arc<dyn NoticeSink>,
     /// The limit of time that ended the turn.
     time_reached: Mutex<Option<String>>,
+    /// A time limit of the front end ended the turn.
+    front_time_reached: AtomicBool,
 }
 
 impl Default for BudgetMeter {
@@ -198,7 +207,12 @@ impl Default for BudgetMeter {
 impl BudgetMeter {
     /// Creates a meter without limits.
     pub fn new(notices: Arc<dyn NoticeSink>) -> Self {
-        Self { budgets: Mutex::default(), notices, time_reached: Mutex::default() }
+        Self {
+            budgets: Mutex::default(),
+            notices,
+            time_reached: Mutex::default(),
+            front_time_reached: AtomicBool::new(false),
+        }
     }
 
     fn budgets(&self) -> MutexGuard<'_, TurnBudgets> {
@@ -209,6 +223,7 @@ impl BudgetMeter {
     pub fn open(&self, budgets: TurnBudgets) {
         *self.budgets() = budgets;
         *self.time_reached.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.front_time_reached.store(false, Ordering::Relaxed);
     }
 
     /// Returns the limit that is reached, as text. `None` if work may continue.
@@ -226,6 +241,17 @@ impl BudgetMeter {
     /// Returns the limit of time that ended the turn. `None` if none did.
     pub fn time_reached(&self) -> Option<String> {
         self.time_reached.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Cancels the turn because a time limit of the front end is reached.
+    pub fn cancel_at_time_limit(&self, cancel: &CancellationToken) {
+        self.front_time_reached.store(true, Ordering::Relaxed);
+        cancel.cancel();
+    }
+
+    /// Returns true if a time limit ended the turn.
+    pub(super) fn is_out_of_time(&self) -> bool {
+        self.front_time_reached.load(Ordering::Relaxed) || self.time_reached().is_some()
     }
 
     /// Returns the setting that limits the cost. `None` if none does.
@@ -276,7 +302,10 @@ impl BudgetMeter {
         tokio::time::sleep(until_notice).await;
         let seconds = limit.as_secs();
         let (scope, source) = (&account.scope, &account.source);
-        let notice = format!("the limit of {scope} is used to {NOTICE_PERCENT} % of {seconds} seconds ({source})");
+        // Earlier turns may have used more than the share of the notice.
+        let used = limit.saturating_sub(left - until_notice);
+        let used_to = used_to(share(used.as_secs_f64(), limit.as_secs_f64()));
+        let notice = format!("the limit of {scope} {used_to} of {seconds} seconds ({source})");
         self.notices.send(Notice::new(notice));
         tokio::time::sleep(left - until_notice).await;
         let reached = format!("the limit of {scope} is reached: {seconds} seconds ({source})");
@@ -358,6 +387,17 @@ mod tests {
         use_tokens(19);
         let reached = "the limit of this turn is reached: 100 of 100 tokens (`limits.turn` in config.yaml:2)";
         assert_eq!(meter.limit_reached().as_deref(), Some(reached));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_notice_has_the_real_share() {
+        let (meter, shown) = meter(json!({"requests": 1, "time": "10s"}));
+        meter.count_request();
+        meter.count_time(Duration::from_secs(9));
+        meter.watch_time(&CancellationToken::new()).await;
+        let shown = shown.0.lock().unwrap();
+        assert!(shown[0].contains("is used to 100 %: 1 of 1 model requests"), "{shown:?}");
+        assert!(shown[1].contains("is used to 90 % of 10 seconds"), "{shown:?}");
     }
 
     #[test]

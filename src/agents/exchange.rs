@@ -303,7 +303,7 @@ impl Exchange {
         self.notifier.log(Event::ToolStarted { call: call.without_signature(), by: None });
         let seen = Arc::default();
         let called = match self.code_for(call) {
-            _ if cancel.is_cancelled() => CallResult { outcome: ToolOutcome::cancelled(), refused: None },
+            _ if cancel.is_cancelled() => CallResult { outcome: self.cancelled_outcome(), refused: None },
             Some(code) => self.call_code(code, call, view, cancel).await,
             None => {
                 let outcome = self.dispatch(call, view, &seen, cancel).await;
@@ -313,6 +313,11 @@ impl Exchange {
         let outcome = self.shorten_outcome(called.outcome, &call.id);
         self.log_call_end(call, outcome.clone(), &seen);
         CallResult { outcome, ..called }
+    }
+
+    /// Returns the result of a call in a turn that was cancelled: by the user, or by a time limit.
+    pub(super) fn cancelled_outcome(&self) -> ToolOutcome {
+        if self.budget.is_out_of_time() { ToolOutcome::out_of_time() } else { ToolOutcome::cancelled() }
     }
 
     pub(super) fn log_call_end(&self, call: &ToolUse, outcome: ToolOutcome, seen: &Mutex<Vec<Activity>>) {
@@ -354,10 +359,10 @@ impl Exchange {
                 notifier.status(StatusUpdate::ToolActivity { id: id.clone(), activity });
             });
         let called = self.binding.call(&call.name, arguments, context).await;
-        inner.close();
+        inner.close(&self.cancelled_outcome());
         match called {
             Ok(outcome) => outcome,
-            Err(ServiceError::Cancelled) => ToolOutcome::cancelled(),
+            Err(ServiceError::Cancelled) => self.cancelled_outcome(),
             Err(error) => ToolOutcome::error(error.to_string()),
         }
     }

@@ -35,12 +35,12 @@ impl InnerCallLog {
         Arc::new(Self { notifier: Arc::clone(notifier), outer: outer.to_owned(), state: Mutex::default() })
     }
 
-    /// Ends the calls that still run, because the call around them has ended. Later ones are not logged.
-    pub(super) fn close(&self) {
+    /// Ends the calls that still run with `outcome`, because the call around them has ended. Later ones are not logged.
+    pub(super) fn close(&self, outcome: &ToolOutcome) {
         let mut state = self.state();
         state.is_closed = true;
         for (number, name) in std::mem::take(&mut state.open) {
-            self.log_end(number, name, ToolOutcome::cancelled());
+            self.log_end(number, name, outcome.clone());
         }
     }
 
@@ -115,7 +115,7 @@ mod tests {
         let log = InnerCallLog::new(&(Arc::clone(&heard) as Arc<dyn Notifier>), "c1");
         let (first, second) = (log.begin(inner("notes__add")), log.begin(inner("notes__list")));
         log.end(first, ToolOutcome { refused: true, ..ToolOutcome::error("x".repeat(10_000)) });
-        log.close();
+        log.close(&ToolOutcome::cancelled());
         log.end(second, ToolOutcome::text("too late"));
         let late = log.begin(inner("notes__add"));
         log.end(late, ToolOutcome::text("too late"));

@@ -55,7 +55,7 @@ pub(super) enum LastCall {
     #[default]
     Missing,
     Answered,
-    /// `reason` is the first line of the result.
+    /// `reason` is the first line of the result, after the exit code of a command.
     Failed {
         tool: String,
         reason: String,
@@ -69,7 +69,9 @@ impl LastCall {
         if !outcome.is_error || outcome.refused {
             return Self::Answered;
         }
-        let reason = outcome.all_text().lines().next().unwrap_or_default().to_owned();
+        let line = outcome.all_text().lines().next().unwrap_or_default().to_owned();
+        let exit_code = outcome.structured.as_ref().and_then(|data| data["exit_code"].as_i64());
+        let reason = exit_code.map_or_else(|| line.clone(), |code| format!("exit {code}: {line}"));
         Self::Failed { tool: tool.to_owned(), reason }
     }
 }

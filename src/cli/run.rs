@@ -217,7 +217,7 @@ impl Stage for Turns<'_> {
                 biased;
                 ended = &mut turn => (ended, true),
                 () = self.wait_for_limit() => {
-                    cancel.cancel();
+                    session.cancel_at_time_limit(&cancel);
                     (turn.await, false)
                 }
             };

@@ -259,7 +259,7 @@ impl McpConnection {
         loop {
             let (reason, error) = tokio::select! {
                 biased;
-                () = context.cancel.cancelled() => ("the user cancelled", CallError::Cancelled),
+                () = context.cancel.cancelled() => ("the turn was cancelled", CallError::Cancelled),
                 answer = &mut answer => return Ok(answer),
                 // Activity restarts the time limit, and so does the answer to a question of a call inside this one.
                 () = listening.wait_for_activity() => continue,

@@ -45,6 +45,11 @@ impl Session {
         &self.meter
     }
 
+    /// Cancels the turn with `cancel`, because a time limit of the front end is reached. Results of its calls say so.
+    pub fn cancel_at_time_limit(&self, cancel: &CancellationToken) {
+        self.meter.cancel_at_time_limit(cancel);
+    }
+
     /// Returns true if the session works for another one, whose turn has the limits.
     pub(super) fn is_child(&self) -> bool {
         self.permit.is_none()

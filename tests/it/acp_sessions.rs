@@ -57,6 +57,9 @@ pub(crate) fn a_request_that_is_wrong_makes_no_session() {
     ] {
         assert_eq!(client.refused("session/new", params.clone())["code"], -32602, "{params}");
     }
+    sandbox.write("project/file", "");
+    let file = client.refused("session/new", json!({"cwd": format!("{cwd}/file"), "mcpServers": []}));
+    assert!(file["code"] == -32602 && file.to_string().contains("is no folder"), "{file}");
     assert_eq!(client.ask("session/list", json!({}))["sessions"], json!([]));
 }
 

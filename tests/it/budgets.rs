@@ -75,7 +75,7 @@ fn an_editor_gets_a_notice_and_then_the_stop_reason() {
     let (reason, _) = client.prompt(&session, "look around");
     assert_eq!(reason, "max_turn_requests");
     let heard: String = client.heard()[mark..].iter().map(Value::to_string).collect();
-    let notice = "the limit of this turn is used to 80 %: 107 of 130 tokens";
+    let notice = "the limit of this turn is used to 82 %: 107 of 130 tokens";
     assert_eq!(heard.matches(notice).count(), 1, "{heard}");
     assert!(heard.contains("the limit of this turn is reached: 214 of 130 tokens"), "{heard}");
     assert_eq!(model.requests().len(), 2);

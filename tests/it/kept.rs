@@ -83,6 +83,16 @@ fn a_turn_that_takes_too_long_is_ended_and_kept() {
     assert_eq!((&end["event"], &end["end"]["ending"]["reason"]), (&json!("turn_ended"), &json!("cancelled")));
 }
 
+#[test]
+fn a_call_says_that_the_time_limit_ended_it() {
+    let sandbox = Sandbox::new();
+    let args = ["run", "--approval", "auto", "--time-limit", "1s", "--output", "stream-json", "run sleep 60"];
+    let run = sandbox.skein(&args);
+    assert_eq!(run.code, 3, "{}", run.whole());
+    let ended = run.stdout.lines().find(|line| line.contains("\"event\":\"tool_ended\"")).unwrap();
+    assert!(ended.contains("the time limit was reached before this call was done"), "{ended}");
+}
+
 /// A run that prints its events, stopped where its first call begins.
 fn at_the_first_call(sandbox: &Sandbox, model: &Model) -> (Child, BufReader<std::process::ChildStdout>) {
     let args =

@@ -503,3 +503,20 @@ fn suggestions_name_neither_internal_modes_nor_commands() {
         assert!(!run.stderr.contains("judge") && !run.stderr.contains("reaper"), "{}", run.stderr);
     }
 }
+
+#[test]
+fn a_failed_command_is_named_with_its_exit_code() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.skein(&["run", "-a", "coding/backend", "--approval", "auto", "run exit 3"]);
+    assert_eq!(run.code, 1, "{}", run.whole());
+    assert!(run.stderr.contains("the command failed: developer__shell: exit 3: (no output)"), "{}", run.stderr);
+}
+
+#[test]
+fn the_help_after_a_refused_call_names_a_command_that_lists() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.skein(&["run", "-a", "coding/backend", "run touch x"]);
+    assert_eq!(run.code, 5, "{}", run.whole());
+    assert!(run.stderr.contains("`skein permissions list`"), "{}", run.stderr);
+    assert_eq!(sandbox.skein(&["permissions", "list"]).code, 0);
+}

@@ -86,7 +86,7 @@ impl Exchange {
             outcome
         };
         let report = run::run(program, abandoned, cancel, reads_only, inner).await;
-        let outcome = if cancel.is_cancelled() { ToolOutcome::cancelled() } else { replies::outcome(&report, &limits) };
+        let outcome = if cancel.is_cancelled() { self.cancelled_outcome() } else { replies::outcome(&report, &limits) };
         let refused = refused.into_inner().unwrap_or_default();
         CallResult { outcome, refused }
     }
@@ -97,7 +97,7 @@ impl Exchange {
         self.notifier.log(Event::ToolStarted { call: call.clone(), by: None });
         let seen = Arc::default();
         let outcome = if cancel.is_cancelled() {
-            ToolOutcome::cancelled()
+            self.cancelled_outcome()
         } else {
             self.dispatch(call, view, &seen, cancel).await
         };
