@@ -14,6 +14,8 @@ use crate::services::builtin::developer::testing::Workshop;
 /// The levels of folders below `deep`, each with this many letters.
 const LEVELS: usize = 20;
 const LETTERS: usize = 250;
+/// The end of an answer about a folder with `deep`.
+const LINE: &str = "[1 entry could not be read]\n";
 
 /// Makes `deep`, whose last folders have too long a path, and returns the path of the last one.
 fn workshop_with_deep_folder() -> (Workshop, PathBuf) {
@@ -34,7 +36,6 @@ fn workshop_with_deep_folder() -> (Workshop, PathBuf) {
 async fn answers_name_the_number_of_unreadable_entries() {
     let (workshop, _) = workshop_with_deep_folder();
     workshop.put("a.rs", "fn main() {}\n");
-    const LINE: &str = "[1 entry could not be read]\n";
     for (tool, arguments) in [
         ("search", json!({"pattern": "main"})),
         ("search", json!({"pattern": "nowhere"})),
