@@ -261,7 +261,7 @@ mod tests {
               help: h
         "]]
         .assert_eq(&plain(&found(2, 3)));
-        let text = "title: DB_PASSWORD=canary-2, tittle: x\n";
+        let text = "{title: DB_PASSWORD=canary-2, tittle: x}\n";
         let shown = plain(&Diagnostic::error("E011", SourceLocation::at("a.yaml", text, 1, 30, 6), "p", "h"));
         assert!(!shown.contains("canary") && shown.contains("tittle: x"), "{shown}");
     }

@@ -165,6 +165,14 @@ async fn response(output: &mut ClientOutput, id: &serde_json::Value) -> serde_js
     }
 }
 
+/// Completes the initialization, without which other requests are refused at once.
+async fn initialize(input: &ClientInput, output: &mut ClientOutput) {
+    let params = serde_json::json!({"protocolVersion": 1});
+    let request = serde_json::json!({"jsonrpc": "2.0", "id": "first", "method": "initialize", "params": params});
+    assert!(input.send(request.to_string()).await);
+    assert!(response(output, &"first".into()).await["result"].is_object());
+}
+
 fn list_request(id: impl Into<serde_json::Value>, text: &str) -> String {
     let id = id.into();
     serde_json::json!({"jsonrpc": "2.0", "id": id, "method": "session/list", "params": {"_meta": {"x": text}}})
@@ -177,6 +185,7 @@ async fn requests_without_a_response_are_limited() {
     let (stop, opened) = (CancellationToken::new(), CancellationToken::new());
     let (input, mut output, served) = connect(waiting_server(folder.path(), &opened), stop.clone());
     let talk = async {
+        initialize(&input, &mut output).await;
         for id in 0..request_limit::MAX_REQUESTS {
             assert!(input.send(list_request(id, "")).await);
         }
@@ -212,6 +221,7 @@ async fn the_bytes_of_requests_without_a_response_are_limited() {
     let (input, mut output, served) = connect(waiting_server(folder.path(), &opened), stop.clone());
     let text = "x".repeat(request_limit::MAX_REQUEST_BYTES / 4 - 1024);
     let talk = async {
+        initialize(&input, &mut output).await;
         for id in 0..4 {
             assert!(input.send(list_request(id, &text)).await);
         }

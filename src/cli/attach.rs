@@ -221,7 +221,7 @@ mod tests {
         assert_eq!((texts.as_slice(), notes.len()), (["one", "alpha", "alpha"].as_slice(), 0), "{notes:?}");
         let failure = prompt_in(folder.path(), "read @\"my notes/gone.txt\"").err().unwrap();
         let expected = "there is no file `my notes/gone.txt`, which the prompt names as `@\"my notes/gone.txt\"`";
-        assert_eq!(failure.problem(), expected);
+        assert!(failure.problem().starts_with(expected), "{}", failure.problem());
         assert_eq!(prompt_in(folder.path(), "say @\"hello there").unwrap().0.len(), 1, "there is no second quote");
     }
 

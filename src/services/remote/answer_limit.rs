@@ -148,7 +148,7 @@ mod tests {
         let client = client.unwrap();
         let mut sent = 0;
         while sent < 200_000 {
-            let id = format!("{sent:0>id_length$}");
+            let id = format!("{}{sent}", "0".repeat(id_length));
             let ping = json!({"jsonrpc": "2.0", "id": id, "method": "ping"});
             if writing.write_all(format!("{ping}\n").as_bytes()).await.is_err() {
                 break;
@@ -161,8 +161,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_reads_no_answers_is_cut_off() {
-        let (sent, failure) = flood(1).await;
-        assert!((MAX_UNREAD..20_000).contains(&sent), "{sent}");
+        let (sent, failure) = flood(0).await;
+        assert!((MAX_UNREAD..100_000).contains(&sent), "{sent}");
         assert_eq!(failure.take().as_deref(), Some("it sends requests and does not read the answers"));
     }
 

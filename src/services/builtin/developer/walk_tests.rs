@@ -55,8 +55,8 @@ async fn answers_name_the_number_of_unreadable_entries() {
     assert!(!said.text.contains("could not"), "{}", said.text);
 }
 
-#[test]
-fn an_unreadable_folder_is_an_error() {
+#[tokio::test]
+async fn an_unreadable_folder_is_an_error() {
     let (workshop, last) = workshop_with_deep_folder();
     assert!(check_folder(&workshop.path("deep"), "list", "deep").is_ok());
     let refusal = check_folder(&last, "list", "deep/d").expect_err("its path is too long");
