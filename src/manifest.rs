@@ -187,7 +187,7 @@ pub fn load_managed(
             let role = role_of(*layer, &found.path);
             // The root itself has the empty path. It is found only if it cannot be read, with all its settings.
             if role == FileRole::NotOurs && found.path != FilePath::new("") {
-                diagnostics.extend(misplaced_manifest(found));
+                diagnostics.extend(manifest_outside_folders(found));
                 continue;
             }
             let text = match found.text {
@@ -236,7 +236,7 @@ fn role_of(layer: Layer, path: &FilePath) -> FileRole {
 }
 
 /// Returns a warning if the file is a manifest outside `agents/` and `services/`. `None` for files of other features.
-fn misplaced_manifest(found: ManifestFile) -> Option<Diagnostic> {
+fn manifest_outside_folders(found: ManifestFile) -> Option<Diagnostic> {
     let inside = found.path.strip_prefix(".skein").unwrap_or(&found.path);
     // Skills and recipes may include any YAML.
     if ["skills", "recipes"].iter().any(|folder| inside.starts_with(folder)) {

@@ -280,7 +280,7 @@ async fn an_editor_that_stops_reading_loses_its_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_editor_that_reads_slowly_may_leave_a_limited_number_of_bytes() {
+async fn a_slow_editor_may_leave_a_limited_number_of_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let start = Instant::now();
     let (mut reader, output) = tokio::io::duplex(1 << 20);

@@ -32,9 +32,9 @@ pub(super) fn transport(
     let (released, refused) = (Arc::clone(&taken), wire.injector());
     let lines = lines.filter_map(move |line| {
         let admitted = match line {
-            Ok(line) => match taken.admit(&line) {
-                Ok(()) => Some(Ok(line)),
-                Err(refusal) => {
+            Ok(line) => match taken.count(&line) {
+                None => Some(Ok(line)),
+                Some(refusal) => {
                     refused.send_line(refusal);
                     None
                 }
@@ -56,10 +56,10 @@ pub(super) fn transport(
 
 /// The requests without a response.
 #[derive(Debug, Default)]
-struct RequestLimit(Mutex<OpenRequests>);
+struct RequestLimit(Mutex<WaitingRequests>);
 
 #[derive(Debug, Default)]
-struct OpenRequests {
+struct WaitingRequests {
     /// The sizes by id. A client may use an id twice.
     sizes: HashMap<RawJsonRpcId, Vec<usize>>,
     count: usize,
@@ -67,30 +67,30 @@ struct OpenRequests {
 }
 
 impl RequestLimit {
-    /// Counts a line that gets a response. Returns the response itself if too many others have none.
-    fn admit(&self, line: &str) -> Result<(), String> {
-        let Some(id) = response_id(line) else { return Ok(()) };
+    /// Counts a line that gets a response. If too many others have none, returns the response and does not count it.
+    fn count(&self, line: &str) -> Option<String> {
+        let id = response_id(line)?;
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if open.count >= MAX_REQUESTS || open.bytes + line.len() > MAX_REQUEST_BYTES {
             let problem = "too many requests have no response yet; send it again later";
             let error = errors::invalid_request(problem).data(json!({"retryAfter": RETRY_AFTER}));
-            return Err(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string());
+            return Some(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string());
         }
         open.count += 1;
         open.bytes += line.len();
         open.sizes.entry(id).or_default().push(line.len());
-        Ok(())
+        None
     }
 
     /// Counts the request no longer whose response the line is.
     fn release(&self, line: &str) {
         #[derive(Deserialize)]
-        struct Envelope {
+        struct ResponseEnvelope {
             /// `None` also for the id `null`.
             id: Option<RawJsonRpcId>,
             method: Option<IgnoredAny>,
         }
-        let Ok(Envelope { id, method: None }) = serde_json::from_str(line) else { return };
+        let Ok(ResponseEnvelope { id, method: None }) = serde_json::from_str(line) else { return };
         let id = id.unwrap_or(RawJsonRpcId::Null);
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(sizes) = open.sizes.get_mut(&id) else { return };

@@ -152,7 +152,7 @@ fn share(used: f64, limit: f64) -> f64 {
     if limit > 0.0 { used / limit } else { 1.0 }
 }
 
-/// Says how much of a limit is used, from the share of the notice on. Rounds down, so that 100 % means that it is
+/// Describes the used share of a limit, from the share of the notice on. Rounds down, so that 100 % means that it is
 /// reached.
 fn used_to(share: f64) -> String {
     format!("is used to {} %", (share * 100.0).floor().max(f64::from(NOTICE_PERCENT)))

@@ -303,7 +303,7 @@ impl Exchange {
         self.notifier.log(Event::ToolStarted { call: call.without_signature(), by: None });
         let seen = Arc::default();
         let called = match self.code_for(call) {
-            _ if cancel.is_cancelled() => CallResult { outcome: self.cancelled_outcome(), refused: None },
+            _ if cancel.is_cancelled() => CallResult { outcome: self.cancel_outcome(), refused: None },
             Some(code) => self.call_code(code, call, view, cancel).await,
             None => {
                 let outcome = self.dispatch(call, view, &seen, cancel).await;
@@ -316,7 +316,7 @@ impl Exchange {
     }
 
     /// Returns the result of a call in a turn that was cancelled: by the user, or by a time limit.
-    pub(super) fn cancelled_outcome(&self) -> ToolOutcome {
+    pub(super) fn cancel_outcome(&self) -> ToolOutcome {
         if self.budget.is_out_of_time() { ToolOutcome::out_of_time() } else { ToolOutcome::cancelled() }
     }
 
@@ -359,10 +359,10 @@ impl Exchange {
                 notifier.status(StatusUpdate::ToolActivity { id: id.clone(), activity });
             });
         let called = self.binding.call(&call.name, arguments, context).await;
-        inner.close(&self.cancelled_outcome());
+        inner.close(&self.cancel_outcome());
         match called {
             Ok(outcome) => outcome,
-            Err(ServiceError::Cancelled) => self.cancelled_outcome(),
+            Err(ServiceError::Cancelled) => self.cancel_outcome(),
             Err(error) => ToolOutcome::error(error.to_string()),
         }
     }

@@ -37,14 +37,14 @@ pub fn mask_keys(line: &str) -> String {
 pub(super) fn mask_line(text: &str, index: usize) -> String {
     let line = text.lines().nth(index).unwrap_or_default();
     let chars: Vec<char> = line.chars().collect();
-    let mut mask = if text.len() > MAX_TEXT { LineReader::alone(true).read(&chars) } else { mask_of(text, index) };
+    let mut mask = if text.len() > MAX_TEXT { LineMasker::alone(true).read(&chars) } else { mask_of(text, index) };
     show_placeholders(&chars, &mut mask);
     chars.iter().zip(mask).map(|(c, masked)| if masked { MASK } else { *c }).collect()
 }
 
 /// Returns for each character of a line whether it is masked.
 fn mask_of(text: &str, index: usize) -> Vec<bool> {
-    let mut reader = LineReader::default();
+    let mut reader = LineMasker::default();
     let mut outer: Vec<(usize, &str)> = Vec::new();
     for line in text.lines().take(index) {
         reader.read(&line.chars().collect::<Vec<_>>());
@@ -57,7 +57,7 @@ fn mask_of(text: &str, index: usize) -> Vec<bool> {
     let chars: Vec<char> = line.chars().collect();
     let indent = content_indent(line).unwrap_or_default();
     let is_below = outer.iter().any(|(of, line)| *of < indent && names_secret_field(line));
-    let alone = LineReader::alone(is_below).read(&chars);
+    let alone = LineMasker::alone(is_below).read(&chars);
     reader.read(&chars).into_iter().zip(alone).map(|(one, other)| one || other).collect()
 }
 
@@ -98,7 +98,7 @@ struct BlockKey {
 
 /// Reads lines one after the other and knows which values are below a key that may hold secrets.
 #[derive(Default)]
-struct LineReader {
+struct LineMasker {
     /// The whole text is below such a key.
     is_below: bool,
     blocks: Vec<BlockKey>,
@@ -116,7 +116,7 @@ struct LineReader {
     is_name: bool,
 }
 
-impl LineReader {
+impl LineMasker {
     /// Creates a reader of one line.
     fn alone(is_below: bool) -> Self {
         Self { is_below, ..Self::default() }

@@ -325,7 +325,7 @@ impl ClientRequest<'_> {
         let title = title.unwrap_or_else(|| "something it does not name".to_owned());
         let title = truncate(&title, MAX_MESSAGE).to_owned();
         let refuse = || {
-            let arguments = refused_input(input.as_ref());
+            let arguments = input_of_refusal(input.as_ref());
             let shown = ToolUse::new(self.client.calls.issue(), title.clone(), arguments);
             lock(&self.client.relay).refuse(&id, shown);
         };
@@ -428,7 +428,7 @@ fn arguments(value: Value) -> Map<String, Value> {
 }
 
 /// Returns the input of a refused call for the history. A long one is replaced by its beginning as text.
-fn refused_input(input: Option<&Value>) -> Value {
+fn input_of_refusal(input: Option<&Value>) -> Value {
     let Some(input) = input else { return json!({}) };
     let text = input.to_string();
     if text.len() <= MAX_REFUSED_INPUT {

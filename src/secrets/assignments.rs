@@ -13,7 +13,7 @@ macro_rules! value {
     };
 }
 
-/// What stands between a name and its value.
+/// The text between a name and its value.
 macro_rules! separator {
     ($sign:literal) => {
         concat!(r#"\\*["'`]?\s*(?:"#, $sign, r"[:=]=*>?)(?<gap>\s*)")

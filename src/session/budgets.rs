@@ -45,7 +45,7 @@ impl Session {
         &self.meter
     }
 
-    /// Cancels the turn with `cancel`, because a time limit of the front end is reached. Results of its calls say so.
+    /// Cancels the turn with `cancel`, because a time limit of the front end is reached. Results of its calls name it.
     pub fn cancel_at_time_limit(&self, cancel: &CancellationToken) {
         self.meter.cancel_at_time_limit(cancel);
     }

@@ -156,7 +156,7 @@ impl PendingTurn {
             };
             let external = if whole { session.prepare_external_turn(&setup, &text, &front).await? } else { None };
             match external {
-                Some(external) => Ok(Worker::External(external)),
+                Some(external) => Ok(Worker::External(Box::new(external))),
                 None => {
                     session.prepare(&setup, &text, &front).await.map(|exchange| Worker::Exchange(Box::new(exchange)))
                 }
@@ -248,7 +248,7 @@ impl Session {
 /// Runs a turn: an exchange or an external agent.
 enum Worker {
     Exchange(Box<Exchange>),
-    External(ExternalTurn),
+    External(Box<ExternalTurn>),
 }
 
 /// Clears the turn's state in the session when the turn ends, in any way.

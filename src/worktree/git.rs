@@ -145,7 +145,7 @@ impl GitOutput {
 
 /// Returns the entries of a list of changed files, which a command of this name has printed. Fails if there are too
 /// many.
-pub(super) fn changed_names<'a>(output: &'a [u8], command: &str) -> Result<Vec<&'a [u8]>, GitError> {
+pub(super) fn names_of_changes<'a>(output: &'a [u8], command: &str) -> Result<Vec<&'a [u8]>, GitError> {
     let names = output.split(|byte| *byte == NUL).filter(|name| !name.is_empty());
     let names: Vec<_> = names.take(MAX_NAMES + 1).collect();
     if names.len() > MAX_NAMES { Err(GitError::TooMuch { command: command.to_owned() }) } else { Ok(names) }

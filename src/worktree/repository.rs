@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use super::WorktreeError;
-use super::git::{GitCommand, GitError, GitRunner, NUL, changed_names};
+use super::git::{GitCommand, GitError, GitRunner, NUL, names_of_changes};
 use super::programs::settings_without_programs;
 use crate::sandbox::HiddenPaths;
 
@@ -197,7 +197,7 @@ impl Repository {
         let changes = ["--modified", "--deleted", "--others", "--exclude-standard"];
         let output = self.list_files(runner, place, &changes).await?;
         let too_much = |_| WorktreeError::TooMuch { folder: folder.to_owned() };
-        let listed = changed_names(&output, "ls-files").map_err(too_much)?;
+        let listed = names_of_changes(&output, "ls-files").map_err(too_much)?;
         let filtered = self.find_filtered(runner, place, &listed).await?;
         let (mut changed, mut left_out, mut bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
         for name in listed {
@@ -358,7 +358,7 @@ impl Repository {
         let compare =
             ["diff-tree", "-r", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--numstat", from, to];
         let output = runner.output(self.command(compare)).await?;
-        Ok(changed_names(&output, "diff-tree")?.into_iter().filter_map(read_numbers).collect())
+        Ok(names_of_changes(&output, "diff-tree")?.into_iter().filter_map(read_numbers).collect())
     }
 
     /// Merges what `task` has changed since `base` with the user's files, and writes nothing to them. `index` then
@@ -374,7 +374,7 @@ impl Repository {
         let ours = self.commit(runner, &before, Some(base), "Files before a merge of Skein\n").await?;
         let merge = ["merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", &ours, task];
         let output = runner.run(self.safe_command(runner, &merge).await?).await?;
-        let fields = changed_names(&output.stdout, "merge-tree")?;
+        let fields = names_of_changes(&output.stdout, "merge-tree")?;
         let mut fields = fields.into_iter().map(String::from_utf8_lossy);
         let after = fields.next().unwrap_or_default().into_owned();
         match output.code {
@@ -426,7 +426,7 @@ impl Repository {
         let filter = format!("--diff-filter={ways}");
         let list = ["diff-tree", "-r", "-z", "--no-renames", "--name-only", &filter, before, after];
         let output = runner.output(self.command(list)).await?;
-        Ok(changed_names(&output, "diff-tree")?.into_iter().map(<[u8]>::to_vec).collect())
+        Ok(names_of_changes(&output, "diff-tree")?.into_iter().map(<[u8]>::to_vec).collect())
     }
 
     /// Writes a merge to the user's files. `index` must describe them. Fails and writes nothing if one has changed since.

@@ -244,7 +244,7 @@ fn archive_and_debian_package_hold_a_program_that_runs() {
 
 /// The program under test is linked with shared libraries, like that of a release.
 #[test]
-fn the_debian_package_names_the_libraries_that_the_program_needs() {
+fn the_debian_package_names_the_libraries_of_the_program() {
     if !full_tests() {
         return;
     }

@@ -86,7 +86,7 @@ impl Exchange {
             outcome
         };
         let report = run::run(program, abandoned, cancel, reads_only, inner).await;
-        let outcome = if cancel.is_cancelled() { self.cancelled_outcome() } else { replies::outcome(&report, &limits) };
+        let outcome = if cancel.is_cancelled() { self.cancel_outcome() } else { replies::outcome(&report, &limits) };
         let refused = refused.into_inner().unwrap_or_default();
         CallResult { outcome, refused }
     }
@@ -96,11 +96,8 @@ impl Exchange {
     async fn call_inner(&self, call: &ToolUse, view: &ExchangeView, cancel: &CancellationToken) -> ToolOutcome {
         self.notifier.log(Event::ToolStarted { call: call.clone(), by: None });
         let seen = Arc::default();
-        let outcome = if cancel.is_cancelled() {
-            self.cancelled_outcome()
-        } else {
-            self.dispatch(call, view, &seen, cancel).await
-        };
+        let outcome =
+            if cancel.is_cancelled() { self.cancel_outcome() } else { self.dispatch(call, view, &seen, cancel).await };
         self.log_call_end(call, self.shorten_outcome(outcome.clone(), &call.id), &seen);
         outcome
     }

@@ -62,7 +62,7 @@ struct RunState {
     changed_at: u64,
     finished_at: Option<u64>,
     /// The bytes of memory that the output and the events take after the end.
-    ended_size: usize,
+    size_at_end: usize,
     events: EventLog,
     /// The message that the agent writes now.
     message: Option<MessageDraft>,
@@ -152,7 +152,7 @@ impl AgentRun {
             error: None,
             changed_at: created_at,
             finished_at: None,
-            ended_size: 0,
+            size_at_end: 0,
             events: EventLog::default(),
             message: None,
             questions: VecDeque::new(),
@@ -211,8 +211,8 @@ impl AgentRun {
     }
 
     /// Returns the bytes of memory that the output and the events take. Zero if the run has not ended.
-    pub(super) fn ended_size(&self) -> usize {
-        self.state().ended_size
+    pub(super) fn size_at_end(&self) -> usize {
+        self.state().size_at_end
     }
 
     /// Marks the run as working.
@@ -244,7 +244,7 @@ impl AgentRun {
             state.error = problem;
             state.finished_at = Some(clock::now());
             state.set_status(status);
-            state.ended_size = state.events.size() + state.output.iter().map(|message| message.size()).sum::<usize>();
+            state.size_at_end = state.events.size() + state.output.iter().map(|message| message.size()).sum::<usize>();
         });
     }
 

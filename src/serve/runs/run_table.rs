@@ -30,7 +30,7 @@ impl RunTable {
         let mut ended: Vec<_> = runs
             .values()
             .filter(|known| known.principal() == run.principal())
-            .filter_map(|known| Some((known.end_time()?, known.id.clone(), known.ended_size())))
+            .filter_map(|known| Some((known.end_time()?, known.id.clone(), known.size_at_end())))
             .collect();
         ended.sort();
         let mut bytes = 0;

@@ -1,5 +1,5 @@
-//! Ends the connection to a server that sends requests and does not read their answers. rmcp keeps each such answer in
-//! a task of its own.
+//! Ends the connection to a server that sends requests and does not read their answers. rmcp keeps a task for
+//! each such answer.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,7 +83,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for AnswerLimit<T> {
         let (sending, exceeded) = (self.transport.send(item), self.exceeded.clone());
         async move {
             let Some(_answer) = answer else { return sending.await };
-            // The connection ends, so that nobody waits for the answer.
+            // The connection ends, so that no answer is necessary.
             exceeded.run_until_cancelled(sending).await.unwrap_or(Ok(()))
         }
     }
