@@ -20,6 +20,7 @@ mod connection;
 mod session;
 mod prompt;
 mod rpc;
+mod terminal_command;
 mod updates;
 mod services;
 mod valid;

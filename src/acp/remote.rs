@@ -93,20 +93,22 @@ impl OutputMeter {
     /// The same with limits of the caller.
     pub(super) async fn stall_over(&self, limits: &StallLimits, unread: impl Fn(Duration) -> usize) {
         let mut written = self.0.total_output();
-        let mut progress = Instant::now();
+        // Not the time that has passed: client and Skein may have been stopped together.
+        let mut idle = Duration::ZERO;
         loop {
             if self.0.unwritten() <= MAX_UNSENT {
                 self.0.overfull.notified().await;
-                progress = Instant::now();
+                idle = Duration::ZERO;
             }
             sleep(STALL_POLL).await;
+            idle += STALL_POLL;
             let now = self.0.total_output();
             if now != written {
                 written = now;
-                progress = Instant::now();
+                idle = Duration::ZERO;
             }
             let is_over = self.0.unwritten() > limits.unsent || unread(limits.time) > MAX_UNSENT;
-            if is_over || progress.elapsed() >= limits.time {
+            if is_over || idle >= limits.time {
                 return;
             }
         }

@@ -225,7 +225,7 @@ async fn the_bytes_of_requests_without_a_response_are_limited() {
         for id in 0..4 {
             assert!(input.send(list_request(id, &text)).await);
         }
-        assert!(input.send(list_request("over", &text[..8192])).await);
+        assert!(input.send(list_request("over", &text[..100_000])).await);
         let refused = response(&mut output, &"over".into()).await;
         assert_eq!(refused["error"]["data"]["retryAfter"], 1, "{refused}");
         opened.cancel();
@@ -279,29 +279,27 @@ async fn an_editor_that_stops_reading_loses_its_connection() {
     assert!(start.elapsed() >= EDITOR_STALL.time, "a pause of {:?} ends no connection", start.elapsed());
 }
 
+/// It loads a large session, or a message over a slow line.
 #[tokio::test(start_paused = true)]
-async fn a_slow_editor_may_leave_a_limited_number_of_bytes() {
+async fn an_editor_that_reads_slowly_keeps_its_connection() {
     let folder = tempfile::tempdir().unwrap();
-    let start = Instant::now();
     let (mut reader, output) = tokio::io::duplex(1 << 20);
     let served = serve_lines(
         server(folder.path()),
         CancellationToken::new(),
-        garbage(MAX_UNSENT_OF_EDITOR / MAX_UNSENT + 2),
+        garbage(20),
         ClientWriter::with_reader(None),
         output,
     );
     let read = async {
         let mut buffer = vec![0; 64 << 10];
-        loop {
-            tokio::io::AsyncReadExt::read(&mut reader, &mut buffer).await.unwrap();
-            sleep(Duration::from_millis(100)).await;
+        for _ in 0..500 {
+            tokio::io::AsyncReadExt::read_exact(&mut reader, &mut buffer).await.unwrap();
+            sleep(EDITOR_STALL.time / 10).await;
         }
     };
-    let ended = tokio::select! {
-        ended = served => ended,
-        () = read => unreachable!("it reads for ever"),
-    };
-    assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
-    assert!(start.elapsed() < EDITOR_STALL.time, "{:?}", start.elapsed());
+    tokio::select! {
+        ended = served => panic!("the connection ended: {ended:?}"),
+        () = read => {}
+    }
 }

@@ -20,6 +20,8 @@ use super::wire::ClientWriter;
 pub(super) const MAX_REQUESTS: usize = 1_024;
 /// Maximum bytes of these requests.
 pub(super) const MAX_REQUEST_BYTES: usize = 64 << 20;
+/// A request of at most this size needs no room in bytes, so that large prompts do not block it.
+const SMALL_REQUEST: usize = 64 << 10;
 /// Seconds after which a client may send a refused request again.
 const RETRY_AFTER: u64 = 1;
 
@@ -71,7 +73,8 @@ impl RequestLimit {
     fn count(&self, line: &str) -> Option<String> {
         let id = response_id(line)?;
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.count >= MAX_REQUESTS || open.bytes + line.len() > MAX_REQUEST_BYTES {
+        let is_too_large = line.len() > SMALL_REQUEST && open.bytes + line.len() > MAX_REQUEST_BYTES;
+        if open.count >= MAX_REQUESTS || is_too_large {
             let problem = "too many requests have no response yet; send it again later";
             let error = errors::invalid_request(problem).data(json!({"retryAfter": RETRY_AFTER}));
             return Some(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string());

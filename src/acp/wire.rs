@@ -65,7 +65,7 @@ pub(super) struct OutputQueue {
     pub(super) overfull: Notify,
     /// Bytes that were queued and are not written yet, including those the writer has taken.
     unwritten: AtomicUsize,
-    /// Bytes that were written so far, which shows whether the client reads.
+    /// Grows when bytes are written, which shows whether the client reads.
     written: AtomicUsize,
     /// Notified when bytes were written.
     progress: Notify,
@@ -102,7 +102,12 @@ impl OutputQueue {
         self.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of bytes that were written so far.
+    /// Notes that the client has read a part of what the writer has taken.
+    fn mark_progress(&self, size: usize) {
+        self.written.fetch_add(size, Ordering::Relaxed);
+    }
+
+    /// Returns a number that grows when bytes are written.
     pub(super) fn total_output(&self) -> usize {
         self.written.load(Ordering::Relaxed)
     }
@@ -359,16 +364,25 @@ async fn write_all(reader: &mut QueueReader, mut output: impl AsyncWrite + Unpin
             item.write(&mut buffer);
             drop(item);
             if buffer.len() > MAX_BUFFER {
-                output.write_all(&buffer).await?;
+                write_portions(&mut output, &buffer, reader.queue()).await?;
                 reader.queue().mark_written(std::mem::take(&mut in_buffer));
                 buffer.clear();
                 buffer.shrink_to(4 * MAX_BUFFER);
             }
         }
-        output.write_all(&buffer).await?;
+        write_portions(&mut output, &buffer, reader.queue()).await?;
         output.flush().await?;
         reader.queue().mark_written(in_buffer);
         buffer.clear();
+    }
+    Ok(())
+}
+
+/// Writes bytes, and notes the progress of each portion. A client may take long for a large message.
+async fn write_portions(output: &mut (impl AsyncWrite + Unpin), bytes: &[u8], queue: &OutputQueue) -> io::Result<()> {
+    for portion in bytes.chunks(MAX_BUFFER) {
+        output.write_all(portion).await?;
+        queue.mark_progress(portion.len());
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Holds what the requests of an external agent need of its session: the binding, the user and the terminals.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,7 @@ use crate::tool::SessionContext;
 use crate::tool::ask::Asker;
 use crate::tool::editor::Terminal;
 
-/// Maximum number of pages of a turn whose completion the agent may report.
+/// Maximum number of pages whose completion the agent may report.
 const MAX_PAGES: usize = 100;
 /// Maximum bytes of the id of a page.
 pub(super) const MAX_PAGE_ID: usize = 1 << 10;
@@ -40,8 +40,8 @@ pub(super) struct ClientContext {
     pub(super) relay: Mutex<UpdateRelay>,
     pub(super) calls: CallIds,
     pub(super) terminals: Mutex<HashMap<String, Arc<dyn Terminal>>>,
-    /// Ids of the pages that the agent has asked the user to open in this turn.
-    pages: Mutex<HashSet<String>>,
+    /// Ids of the pages that the agent has asked the user to open, the oldest first.
+    pages: Mutex<VecDeque<String>>,
 }
 
 impl ClientContext {
@@ -86,10 +86,9 @@ impl ClientContext {
         *lock(&self.turn) = cancel.child_token();
     }
 
-    /// Cancels the requests that still run or wait for the turn, and forgets its pages.
+    /// Cancels the requests that still run or wait for the turn.
     pub(super) fn end_turn(&self) {
         lock(&self.turn).cancel();
-        lock(&self.pages).clear();
     }
 
     pub(super) fn turn_cancel(&self) -> CancellationToken {
@@ -100,17 +99,22 @@ impl ClientContext {
         lock(&self.relay).notifier()
     }
 
-    /// Remembers a page that the user is asked to open. The completion of a page over the limit is not reported.
+    /// Remembers a page that the user is asked to open. At the limit, the oldest page makes room.
     pub(super) fn add_page(&self, id: &str) {
         let mut pages = lock(&self.pages);
-        if pages.len() < MAX_PAGES {
-            pages.insert(id.to_owned());
+        pages.retain(|known| known != id);
+        if pages.len() >= MAX_PAGES {
+            pages.pop_front();
         }
+        pages.push_back(id.to_owned());
     }
 
     /// Reports to the asker that the page `id`, which the user was asked to open, is done.
     pub(super) fn page_done(&self, id: &str) {
-        if lock(&self.pages).remove(id)
+        let mut pages = lock(&self.pages);
+        let found = pages.iter().position(|known| known == id).and_then(|at| pages.remove(at));
+        drop(pages);
+        if found.is_some()
             && let Some(bound) = self.binding()
         {
             bound.asker.page_done(&self.agent.title, id);

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client_context::{ClientContext, MAX_PAGE_ID, SessionBinding};
 use super::rpc::RpcError;
+use super::terminal_command::{command_line, is_variable, with_shell};
 use super::{lock, valid};
 use crate::agents::{Event, StatusUpdate};
 use crate::broker::{self, Binding, GateDecision};
@@ -28,12 +29,6 @@ const READ: &str = "read_file";
 const WRITE: &str = "write_file";
 const SHELL: &str = "shell";
 const DEVELOPER: &str = "developer";
-
-/// Words that a shell does not read as a program name.
-const RESERVED: [&str; 20] = [
-    "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for", "in", "function",
-    "select", "time", "coproc", "!", "{", "[[",
-];
 
 /// Maximum number of output bytes kept for a command, also if the agent sets no limit.
 const OUTPUT_LIMIT: u64 = 1 << 20;
@@ -473,68 +468,9 @@ fn part_of(text: &str, line: Option<u32>, limit: Option<u32>) -> String {
     text.split_inclusive('\n').skip(skip).take(limit).collect()
 }
 
-/// Some agents send a whole command line as the program, which needs a shell. Rules and users see the shell, too.
-fn with_shell(mut request: acp::CreateTerminalRequest) -> acp::CreateTerminalRequest {
-    let is_line = request.args.is_empty() && request.command.contains(char::is_whitespace);
-    if is_line && !std::path::Path::new(&request.command).is_file() {
-        let line = std::mem::replace(&mut request.command, "sh".to_owned());
-        request.args = vec!["-c".to_owned(), line];
-    }
-    request
-}
-
-/// Returns the shell command line that does the same as the request. Rules and users see this line.
-fn command_line(request: &acp::CreateTerminalRequest, cwd: Option<&std::path::Path>) -> String {
-    let mut words: Vec<_> =
-        request.env.iter().map(|variable| format!("{}={}", variable.name, shell_quote(&variable.value))).collect();
-    // A shell would read `A=b` as an assignment, and a reserved word as syntax.
-    let program = &request.command;
-    let means_more = program.contains('=') || RESERVED.contains(&program.as_str());
-    words.push(if means_more { in_quotes(program) } else { shell_quote(program) });
-    words.extend(request.args.iter().map(|argument| shell_quote(argument)));
-    let line = words.join(" ");
-    cwd.map_or(line.clone(), |cwd| format!("cd {} && {line}", shell_quote(&cwd.to_string_lossy())))
-}
-
-fn shell_quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
-    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { in_quotes(word) }
-}
-
-fn in_quotes(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-fn is_variable(name: &str) -> bool {
-    let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
-    name.starts_with(letter) && name.chars().all(|c| letter(c) || c.is_ascii_digit())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_command_is_judged_as_the_line_that_does_the_same() {
-        let request: acp::CreateTerminalRequest = serde_json::from_value(json!({
-            "sessionId": "s", "command": "rm", "args": ["-rf", "it's all", "$HOME"], "env": [{"name": "A", "value": "b c"}],
-        }))
-        .unwrap();
-        let line = r"A='b c' rm -rf 'it'\''s all' '$HOME'";
-        assert_eq!(command_line(&request, None), line);
-        assert_eq!(command_line(&request, Some(std::path::Path::new("/tmp/x y"))), format!("cd '/tmp/x y' && {line}"));
-    }
-
-    #[test]
-    fn nothing_is_smuggled_past_the_judge() {
-        for name in ["git status X", "\ngit status", "A=b", "", "1A", "A-B", "A;B"] {
-            assert!(!is_variable(name), "{name:?}");
-        }
-        assert!(is_variable("PYTHONPATH") && is_variable("_x1"));
-        let request: acp::CreateTerminalRequest =
-            serde_json::from_value(json!({"sessionId": "s", "command": "A=b", "args": ["git", "status"]})).unwrap();
-        assert_eq!(command_line(&request, None), "'A=b' git status");
-    }
 
     #[test]
     fn lines_are_counted_from_one() {

@@ -15,6 +15,8 @@ pub(super) const CLIENT_METHODS: [&str; 9] = [
     "elicitation/create",
 ];
 
+/// The client method that writes a file.
+pub(super) const WRITE_METHOD: &str = "fs/write_text_file";
 /// Client methods that use an existing terminal. Skein neither stores nor shows such a request.
 pub(super) const TERMINAL_METHODS: [&str; 4] =
     ["terminal/output", "terminal/wait_for_exit", "terminal/kill", "terminal/release"];

@@ -130,7 +130,7 @@ impl AcpSession {
         }
     }
 
-    /// Counts an update or a request of `bytes` bytes. Returns false if it exceeds the limits of the turn. Notifies the
+    /// Counts an update of `bytes` bytes. Returns false if it exceeds the limits of the turn. Notifies the
     /// user of the first one.
     fn admit(&self, bytes: usize) -> bool {
         let verdict = lock(&self.client.relay).admit(bytes);
@@ -307,15 +307,8 @@ impl SessionHandler for AcpSession {
     }
 
     fn admit_request(&self, method: &str, bytes: usize) -> Result<(), RpcError> {
-        if !lock(&self.client.relay).count_request(method) {
-            return Err(RpcError::new(-32603, format!("there were {MAX_REQUESTS} requests in this turn already")));
-        }
-        if !self.admit(bytes) {
-            let (turn, request) = (MAX_TURN >> 20, MAX_UPDATE >> 20);
-            let reason = format!("the limits are {turn} MiB in a turn and {request} MiB in a request");
-            return Err(RpcError::new(-32603, reason));
-        }
-        Ok(())
+        let reason = lock(&self.client.relay).count_request(method, bytes);
+        reason.map_or(Ok(()), |reason| Err(RpcError::new(-32603, reason)))
     }
 
     fn answer(

@@ -110,7 +110,7 @@ async fn an_external_agent_makes_a_limited_number_of_requests() {
         assert!(answer.contains("there is no method"), "{answer}");
     }
     let answer = agent.request("fs/read_text_file", 0).await;
-    assert!(answer.contains(&format!("there were {MAX_REQUESTS} requests in this turn already")), "{answer}");
+    assert!(answer.contains("a turn has at most 5000 requests"), "{answer}");
     let answer = agent.request("terminal/output", 0).await;
     assert!(answer.contains("there is no method"), "a terminal can always be used: {answer}");
     agent.begin_turn();
@@ -119,16 +119,21 @@ async fn an_external_agent_makes_a_limited_number_of_requests() {
 }
 
 #[tokio::test]
-async fn requests_count_against_the_bytes_of_a_turn() {
+async fn requests_have_a_limit_in_bytes() {
     let mut agent = Agent::in_turn();
-    let too_large = "the limits are 16 MiB in a turn and 4 MiB in a request";
     let answer = agent.request("session/request_permission", MAX_UPDATE + 1).await;
-    assert!(answer.contains(too_large), "{answer}");
-    for _ in 0..MAX_TURN / MAX_UPDATE {
+    assert!(answer.contains("at most 4 MiB"), "{answer}");
+    for _ in 0..MAX_REQUEST_BYTES / MAX_UPDATE {
         let answer = agent.request("session/request_permission", MAX_UPDATE).await;
         assert!(answer.contains(r#""outcome":"cancelled""#), "{answer}");
     }
-    let answer = agent.request("session/request_permission", 0).await;
-    assert!(answer.contains(too_large), "{answer}");
-    assert_eq!(agent.client.received.load(Ordering::Relaxed), 1, "one notice");
+    let answer = agent.request("session/request_permission", 100).await;
+    assert!(answer.contains("with at most 64 MiB"), "{answer}");
+    // Files and terminals stay usable.
+    for (method, size) in [("fs/write_text_file", MAX_WRITE), ("terminal/kill", 0)] {
+        let answer = agent.request(method, size).await;
+        assert!(answer.contains("there is no method"), "{answer}");
+    }
+    let answer = agent.request("fs/write_text_file", MAX_WRITE + 1).await;
+    assert!(answer.contains("at most 16 MiB"), "{answer}");
 }

@@ -97,10 +97,14 @@ impl<'a> TextChunk<'a> {
     }
 }
 
-/// Maximum bytes of updates and requests in one turn. The store keeps them, some of them twice.
+/// Maximum bytes of updates in one turn. The store keeps them, some of them twice.
 pub(super) const MAX_TURN: usize = 16 << 20;
 /// Maximum bytes of one update or request. Parsed, it may take fifty times as much memory.
 pub(super) const MAX_UPDATE: usize = 4 << 20;
+/// Maximum bytes of requests in one turn, without the contents of files.
+pub(super) const MAX_REQUEST_BYTES: usize = 64 << 20;
+/// Maximum bytes of one request that writes a file.
+pub(super) const MAX_WRITE: usize = 16 << 20;
 /// Maximum number of requests in one turn, except those that use an existing terminal.
 pub(super) const MAX_REQUESTS: usize = 5_000;
 
@@ -125,11 +129,13 @@ pub(super) struct UpdateRelay {
     turn_span: Option<WorkSpan>,
     /// Calls that have started and not ended, by id.
     calls: BTreeMap<String, ActiveCall>,
-    /// Bytes of the updates and requests in this turn.
+    /// Bytes of the updates in this turn.
     size: usize,
     /// Number of requests in this turn that [`MAX_REQUESTS`] limits.
     requests: usize,
-    /// True if updates or requests were dropped in this turn.
+    /// Their bytes, without the contents of files.
+    request_bytes: usize,
+    /// True if updates were dropped in this turn.
     dropped: bool,
 }
 
@@ -209,16 +215,28 @@ impl UpdateRelay {
         }
     }
 
-    /// Counts a request against the limit of the turn. Returns false if there were too many.
-    pub(super) fn count_request(&mut self, method: &str) -> bool {
+    /// Counts a request of `bytes` bytes against the limits of the turn. Returns the reason if it is over one.
+    pub(super) fn count_request(&mut self, method: &str, bytes: usize) -> Option<String> {
+        let is_write = method == WRITE_METHOD;
+        let limit = if is_write { MAX_WRITE } else { MAX_UPDATE };
+        if bytes > limit {
+            return Some(format!("a request of this method has at most {} MiB", limit >> 20));
+        }
         if TERMINAL_METHODS.contains(&method) {
-            return true;
+            return None;
+        }
+        // The content of a file is neither stored nor shown, unless the user is asked.
+        let size = self.request_bytes + if is_write { 0 } else { bytes };
+        if self.requests >= MAX_REQUESTS || size > MAX_REQUEST_BYTES {
+            let most = MAX_REQUEST_BYTES >> 20;
+            return Some(format!("a turn has at most {MAX_REQUESTS} requests, with at most {most} MiB"));
         }
         self.requests += 1;
-        self.requests <= MAX_REQUESTS
+        self.request_bytes = size;
+        None
     }
 
-    /// Counts an update or a request of `bytes` bytes against the limits of the turn.
+    /// Counts an update of `bytes` bytes against the limits of the turn.
     pub(super) fn admit(&mut self, bytes: usize) -> UpdateVerdict {
         let size = self.size.saturating_add(bytes);
         if bytes <= MAX_UPDATE && size <= MAX_TURN {

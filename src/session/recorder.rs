@@ -4,15 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::metrics::SessionMetrics;
-use super::sessions::Sessions;
+use super::sessions::{EMPTY_EVENT, Sessions};
 use crate::agents::{ChildSession, Event, Notifier, StatusUpdate};
 use crate::conversation::{Message, Role};
 use crate::llm::offline::is_offline_help;
 use crate::store::{self, NewEvent, SessionChange};
 use crate::tool::strip_to_line;
-
-/// An event without content. It keeps the place of an event that is lost, because an undo counts the stored events.
-pub(super) const EMPTY_EVENT: &str = r#"{"event":"relayed","told":null}"#;
 
 /// A notifier that stores the events it forwards.
 pub(super) struct SessionRecorder {

@@ -10,7 +10,6 @@ use std::sync::{Arc, PoisonError};
 use super::alert_asker::{AlertAsker, AlertSettings, AttentionSink};
 use super::budgets::BudgetLedger;
 use super::metrics::SessionMetrics;
-use super::recorder::EMPTY_EVENT;
 use super::{Session, SessionContents};
 use crate::agents::{Event, ExternalAgentError, ExternalAgents, History, RecoveryPolicy, TurnLimits};
 use crate::broker::{BindError, Broker};
@@ -25,6 +24,9 @@ use crate::tool::ask::Asker;
 use crate::tool::editor::Editor;
 use crate::tool::{ClientFolders, Notice, SessionContext, SessionContextPorts};
 pub use audit_log::SessionAuditLog;
+
+/// An event without content. It keeps the place of an event that is lost, because an undo counts the stored events.
+pub(super) const EMPTY_EVENT: &str = r#"{"event":"relayed","told":null}"#;
 
 /// Creates and reopens the sessions that a grant admits. Cheap to clone.
 #[derive(Clone)]

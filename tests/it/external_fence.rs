@@ -187,7 +187,7 @@ fn pages_of_an_external_agent_are_limited() {
     };
     assert_eq!(open("101 101 101 0"), ("accepted 101".to_owned(), 100), "a page that is not offered takes no place");
     assert_eq!(open("0 100 0 0"), ("accepted 100".to_owned(), 0));
-    assert_eq!(open("0 1 1 1024"), ("accepted 1".to_owned(), 1), "the places of the last turn are free");
+    assert_eq!(open("0 1 1 1024"), ("accepted 1".to_owned(), 1), "the oldest page makes room");
     let (refused, _) = open("0 1 1 1025");
     assert!(refused.starts_with("error -32602"), "{refused}");
 }

@@ -421,7 +421,14 @@ fn a_server_has_a_limited_number_of_terminals() {
         server.answer("session/new", json!({"sessionId": "s"}));
         let profile = SandboxProfile { files: FileAccess::Workspace, ..SandboxProfile::narrowest(ProfileOwner::Mode) };
         let sandbox = json!(TerminalSandboxRequest { profile, read_only: false });
-        let creation = json!({"sessionId": "s", "command": "true", "_meta": {"_skein/sandbox": sandbox}});
+        let short = json!({"sessionId": "s", "command": "true", "_meta": {"_skein/sandbox": sandbox}});
+        for _ in 0..66 {
+            let ended = server.ask("terminal/create", short.clone());
+            server.ask("terminal/wait_for_exit", json!({"sessionId": "s", "terminalId": ended["terminalId"]}));
+        }
+        // Those that have ended make room.
+        let mut creation = short;
+        (creation["command"], creation["args"]) = (json!("sleep"), json!(["600"]));
         let terminals: Vec<_> = (0..64).map(|_| server.ask("terminal/create", creation.clone())).collect();
         let refused = server.response("terminal/create", creation.clone());
         let released = json!({"sessionId": "s", "terminalId": terminals[0]["terminalId"]});

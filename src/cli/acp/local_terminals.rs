@@ -108,14 +108,21 @@ struct TerminalTable {
 }
 
 impl TerminalTable {
-    /// Fails if there is no room for another terminal.
-    fn check_room(&self) -> Result<(), TerminalCallError> {
-        if self.open.len() < MAX_TERMINALS { Ok(()) } else { Err(TerminalCallError::TooManyTerminals) }
+    /// Makes room for another terminal. At the limit, the oldest whose command has ended goes. Fails if all commands run.
+    fn make_room(&mut self) -> Result<(), TerminalCallError> {
+        if self.open.len() < MAX_TERMINALS {
+            return Ok(());
+        }
+        let ended = self.open.iter().filter(|(_, terminal)| terminal.remarks.borrow().is_some());
+        let oldest = ended.min_by_key(|(_, terminal)| terminal.number).map(|(id, _)| id.clone());
+        self.open.remove(&oldest.ok_or(TerminalCallError::TooManyTerminals)?);
+        Ok(())
     }
 }
 
 /// A command that runs or has ended.
 struct SandboxTerminal {
+    number: u64,
     command: CapturedCommand,
     /// Remarks about protected paths that the command created. `None` until it has ended and was checked.
     remarks: watch::Receiver<Option<Vec<String>>>,
@@ -128,7 +135,7 @@ enum TerminalCallError {
     Request(#[from] TerminalCallRequestError),
     #[error("there is no terminal `{0}`")]
     Unknown(String),
-    #[error("there are {MAX_TERMINALS} terminals already; release some")]
+    #[error("there are {MAX_TERMINALS} terminals already, whose commands run")]
     TooManyTerminals,
     #[error("commands run here only in a sandbox, and the server names none")]
     NoSandbox,
@@ -255,7 +262,7 @@ impl TerminalHost {
         connection: u64,
     ) -> Result<TerminalReply, TerminalCallError> {
         let TerminalCreation { command, args, env: variables, cwd, output_byte_limit, sandbox } = creation;
-        self.lock().check_room()?;
+        self.lock().make_room()?;
         let TerminalSandboxRequest { profile, read_only } = sandbox.ok_or(TerminalCallError::NoSandbox)?;
         let roots: Vec<PathBuf> = folders.iter().filter_map(|folder| folder.canonicalize().ok()).collect();
         let first = roots.first().ok_or(TerminalCallError::NoSession)?;
@@ -300,10 +307,11 @@ impl TerminalHost {
             return Err(TerminalCallError::Lost);
         }
         // Others may have started meanwhile.
-        table.check_room()?;
+        table.make_room()?;
         table.last += 1;
-        let id = format!("skein-{}", table.last);
-        table.open.insert(id.clone(), Arc::new(SandboxTerminal { command, remarks }));
+        let number = table.last;
+        let id = format!("skein-{number}");
+        table.open.insert(id.clone(), Arc::new(SandboxTerminal { number, command, remarks }));
         Ok(TerminalReply::Created(id))
     }
 }
