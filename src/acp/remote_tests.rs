@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use futures::FutureExt as _;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::acp::SharedSessions;
 use crate::acp::output_item::{ChunkKind, MessageChunk};
 use crate::acp::wire::BATCH_INTERVAL;
-use crate::acp::{EDITOR_STALL, MAX_UNSENT_OF_EDITOR, serve_lines};
+use crate::acp::{EDITOR_STALL, serve_lines};
 use crate::lesson::CheckVariables;
 use crate::orchestrator::Orchestrator;
 use crate::orchestrator::tom::TopOfMind;

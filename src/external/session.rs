@@ -17,7 +17,7 @@ use super::connection::{AgentConnection, SessionHandler};
 use super::local::LocalEditor;
 use super::rpc::RpcError;
 use super::services::OfferedServer;
-use super::updates::{MAX_REQUESTS, MAX_TURN, MAX_UPDATE, TextChunk, UpdateRelay, UpdateVerdict};
+use super::updates::{TextChunk, UpdateRelay, UpdateVerdict};
 use super::{client_methods, lock, login, prompt, valid};
 use crate::agents::{ExternalOptionError, ExternalSession, Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::broker::Binding;

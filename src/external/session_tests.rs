@@ -8,6 +8,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::super::process::{LineVerdict, OutgoingLine};
 use super::*;
 use crate::agents::{Event, ExternalAgentSpec};
+use crate::external::updates::{MAX_REQUEST_BYTES, MAX_REQUESTS, MAX_UPDATE, MAX_WRITE};
 use crate::ids::AgentName;
 use crate::manifest::AcpRuntime;
 use crate::principal::Principal;

@@ -14,7 +14,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::rpc::TERMINAL_METHODS;
+use super::rpc::{TERMINAL_METHODS, WRITE_METHOD};
 use crate::agents::{ChunkTemplate, Event, Notifier, StatusUpdate};
 use crate::conversation::{Content, Message, MessagePart, Role, ToolUse};
 use crate::ids::call_label;
