@@ -81,7 +81,8 @@ pub fn address_secrets(address: &str) -> Vec<AddressSecret> {
     let is_literal = |value: &&str| !value.is_empty() && !value.contains("${");
     let mut found = Vec::new();
     if let Some(user) = parts.user.filter(is_literal) {
-        found.extend(credentials(user).into_iter().map(|value| (AddressPart::User, value)));
+        let scheme = scheme_name(parts.scheme.unwrap_or_default());
+        found.extend(credentials(user, scheme).into_iter().map(|value| (AddressPart::User, value)));
     }
     for part in parts.path.into_iter().flat_map(|path| path.split('/')).filter(is_literal) {
         if has_key_shape(&percent_decode(part)) {
@@ -98,23 +99,38 @@ pub fn address_secrets(address: &str) -> Vec<AddressSecret> {
     found.into_iter().map(|(part, value)| AddressSecret { part, value }).collect()
 }
 
-/// Returns user and password as written, and in Base64, as clients send them. Adds the password alone, or the user if
-/// there is no password. The user `git` is common to all and not a secret.
-fn credentials(user: &str) -> Vec<String> {
+/// Returns the scheme without the text before it, such as the flag in `--db=postgresql`.
+fn scheme_name(scheme: &str) -> &str {
+    let is_border = |c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c);
+    scheme.rsplit(is_border).next().unwrap_or_default()
+}
+
+/// Returns user and password as written, and in Base64, as clients send them. The user `git` is common to all and not a
+/// secret.
+///
+/// Adds the password alone, or the user if there is no password. Leaves out common words, such as `postgres` and
+/// `readonly`, because hiding them everywhere makes text unreadable: a password that is the user or the beginning of the
+/// scheme, and a user that does not look like a token.
+fn credentials(user: &str, scheme: &str) -> Vec<String> {
     let (name, password) = user.split_once(':').unwrap_or((user, ""));
     if password.is_empty() && ["", "git"].contains(&name) {
         return Vec::new();
     }
     let pair = format!("{}:{}", percent_decode(name), percent_decode(password));
-    let alone = if password.is_empty() { name } else { password };
     let mut values = vec![STANDARD.encode(pair)];
-    if !password.is_empty() {
+    let alone = if password.is_empty() {
+        Some(name).filter(|name| is_token(&percent_decode(name)))
+    } else {
         values.push(user.to_owned());
-    }
-    if alone.len() >= MIN_PASSWORD {
-        values.push(alone.to_owned());
-    }
+        Some(password).filter(|password| *password != name && !scheme.starts_with(*password))
+    };
+    values.extend(alone.filter(|value| value.len() >= MIN_PASSWORD).map(str::to_owned));
     values
+}
+
+/// Returns true if a user name looks like a token, and not like a word.
+fn is_token(name: &str) -> bool {
+    has_key_shape(name) || name.contains(|c: char| c.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -148,6 +164,23 @@ mod tests {
         check("http://host/a?sig=x%2By&flag&z=#end", &[("sig", "x%2By"), ("query", "flag"), ("fragment", "end")]);
         let path = "https://host/api/0123456789abcdef01234567/mcp";
         check(path, &[("path", "0123456789abcdef01234567")]);
+    }
+
+    #[test]
+    fn a_common_word_in_an_address_is_hidden_only_as_part_of_a_pair() {
+        let twice = [("user", "cG9zdGdyZXM6cG9zdGdyZXM="), ("user", "postgres:postgres")];
+        check("postgresql://postgres:postgres@localhost/db", &twice);
+        check("mysql://postgres:postgres@localhost/db", &twice);
+        let scheme = [("user", "YXBwOnBvc3RncmVz"), ("user", "app:postgres")];
+        check("postgresql://app:postgres@localhost/db", &scheme);
+        check("postgres://app:postgres@localhost/db", &scheme);
+        check("--db=postgresql://app:postgres@localhost/db", &scheme);
+        check("postgres://readonly@host/db", &[("user", "cmVhZG9ubHk6")]);
+        // Not a word: the beginning of the scheme with more, a user with a digit, and one with the form of a key.
+        let longer = [("user", "YXBwOnBvc3RncmVzIQ=="), ("user", "app:postgres!"), ("user", "postgres!")];
+        check("postgres://app:postgres!@localhost/db", &longer);
+        check("postgres://readonly1@host/db", &[("user", "cmVhZG9ubHkxOg=="), ("user", "readonly1")]);
+        check("https://ghp_abcdefgh@host/", &[("user", "Z2hwX2FiY2RlZmdoOg=="), ("user", "ghp_abcdefgh")]);
     }
 
     #[test]

@@ -241,6 +241,27 @@ mod tests {
             "${env:Authorization} in ${env:Authorization}, key=${env:key}&other=1"
         );
     }
+
+    #[test]
+    fn a_common_word_in_an_address_stays_elsewhere() {
+        let shown = |address: &str, text: &str| {
+            let args = ["-y", "@modelcontextprotocol/server-postgres", address].map(str::to_owned).into();
+            let command = "npx".to_owned();
+            let stdio = StdioTransport { command, args, env: BTreeMap::new(), cwd: None };
+            literal_secrets(&Transport::Stdio(stdio)).hide(text)
+        };
+        let address = "postgresql://postgres:postgres@localhost/db";
+        assert_eq!(
+            shown(address, &format!("server-postgres {address}, postgres:postgres of postgresql")),
+            "server-postgres ${env:argument 3}, ${env:argument 3} of postgresql"
+        );
+        let address = "postgres://readonly@host/db";
+        assert_eq!(
+            shown(address, &format!("a readonly {address}, cmVhZG9ubHk6")),
+            "a readonly ${env:argument 3}, ${env:argument 3}"
+        );
+    }
+
     #[test]
     fn secrets_of_an_address_are_hidden_in_every_form() {
         let environment = Environment::new([("PW".into(), "p@ss".into()), ("KEY".into(), "canary+env".into())]);
