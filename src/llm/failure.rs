@@ -10,12 +10,10 @@ use super::gemini::BLOCK_REASON;
 use super::overflow;
 use crate::clock;
 use crate::network::is_trust_failure;
-use crate::secrets::{AddressPart, address_secrets, secret_forms};
+use crate::secrets::{address_secrets, secret_forms};
 
-/// Minimum length of a key or a value in an address that is hidden; shorter ones protect nothing and occur within words.
-const SHORTEST_SECRET: usize = 8;
-/// The same for a user name with its password.
-const SHORTEST_CREDENTIALS: usize = 4;
+/// Minimum length of a key that is hidden; shorter ones protect nothing and occur within words.
+const SHORTEST_KEY: usize = 8;
 
 /// The reason of a failure and its kind, which decides about a retry.
 pub(super) struct RequestFailure {
@@ -51,13 +49,11 @@ impl ProviderSecrets {
             all.extend(forms.map(|form| (form, replacement.clone())));
         };
         if let Some(key) = key {
-            add(key, "(the key)".to_owned(), SHORTEST_SECRET);
+            add(key, "(the key)".to_owned(), SHORTEST_KEY);
         }
         // The address of a provider ends with a slash.
         for found in address_secrets(address.trim_end_matches('/')) {
-            let is_user = found.part == AddressPart::User;
-            let shortest = if is_user { SHORTEST_CREDENTIALS } else { SHORTEST_SECRET };
-            add(&found.value, format!("({} of the address)", found.part), shortest);
+            add(&found.value, format!("({} of the address)", found.part), found.part.min_length());
         }
         all.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
         Self(all)

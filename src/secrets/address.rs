@@ -56,6 +56,16 @@ pub enum AddressPart {
     Fragment,
 }
 
+impl AddressPart {
+    /// Returns the minimum length of a value in this part that is hidden. Many shorter ones are harmless words.
+    pub fn min_length(&self) -> usize {
+        match self {
+            Self::User => 4,
+            Self::Path | Self::Query(_) | Self::Fragment => 8,
+        }
+    }
+}
+
 impl fmt::Display for AddressPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -75,13 +85,14 @@ pub struct AddressSecret {
 }
 
 /// Returns the values of an address that may be secrets: user and password, all values of the query, the fragment, and
-/// parts of the path that look like keys. Leaves out values with placeholders.
+/// parts of the path that look like keys. Leaves out values with placeholders, and those that begin the scheme.
 pub fn address_secrets(address: &str) -> Vec<AddressSecret> {
     let parts = AddressParts::split(address);
+    let scheme = scheme_name(parts.scheme.unwrap_or_default());
     let is_literal = |value: &&str| !value.is_empty() && !value.contains("${");
+    let is_secret = |value: &&str| is_literal(value) && !scheme.starts_with(*value);
     let mut found = Vec::new();
     if let Some(user) = parts.user.filter(is_literal) {
-        let scheme = scheme_name(parts.scheme.unwrap_or_default());
         found.extend(credentials(user, scheme).into_iter().map(|value| (AddressPart::User, value)));
     }
     for part in parts.path.into_iter().flat_map(|path| path.split('/')).filter(is_literal) {
@@ -91,11 +102,11 @@ pub fn address_secrets(address: &str) -> Vec<AddressSecret> {
     }
     for pair in parts.query.into_iter().flat_map(|query| query.split('&')) {
         let (name, value) = pair.split_once('=').unwrap_or(("query", pair));
-        if is_literal(&value) {
+        if is_secret(&value) {
             found.push((AddressPart::Query(name.to_owned()), value.to_owned()));
         }
     }
-    found.extend(parts.fragment.filter(is_literal).map(|value| (AddressPart::Fragment, value.to_owned())));
+    found.extend(parts.fragment.filter(is_secret).map(|value| (AddressPart::Fragment, value.to_owned())));
     found.into_iter().map(|(part, value)| AddressSecret { part, value }).collect()
 }
 
@@ -109,8 +120,8 @@ fn scheme_name(scheme: &str) -> &str {
 /// secret.
 ///
 /// Adds the password alone, or the user if there is no password. Leaves out common words, such as `postgres` and
-/// `readonly`, because hiding them everywhere makes text unreadable: a password that is the user or the beginning of the
-/// scheme, and a user that does not look like a token.
+/// `readonly`, because hiding them everywhere makes text unreadable: a password that is the user or the beginning of
+/// the scheme, and a user that does not look like a token.
 fn credentials(user: &str, scheme: &str) -> Vec<String> {
     let (name, password) = user.split_once(':').unwrap_or((user, ""));
     if password.is_empty() && ["", "git"].contains(&name) {
@@ -190,6 +201,7 @@ mod tests {
             "ssh://git@host/x",
             "http://:@host/",
             "http://${env:USER}@host/${env:KEY}?key=${env:KEY}#${env:KEY}",
+            "postgresql://host/db?application_name=postgres",
             "no address",
         ] {
             check(address, &[]);

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::address::{AddressPart, address_secrets};
+use super::address::address_secrets;
 use super::percent::{percent_decode, percent_encode};
 
 /// Words before the credentials in a header such as `Authorization`.
@@ -13,14 +13,16 @@ const SCHEMES: [&str; 3] = ["basic", "bearer", "token"];
 /// Returns a secret in every form in which an error or a log may have it. The first form is the secret as written, and
 /// no form is there twice. Callers drop forms that are too short to be hidden.
 ///
-/// The forms are: what follows a scheme such as `Bearer`, the credentials in an address, decoded and encoded as in a
-/// URL, and escaped as in JSON.
+/// The forms are: what follows a scheme such as `Bearer`, the secrets in an address, decoded and encoded as in a URL,
+/// and escaped as in JSON.
 pub fn secret_forms(secret: &str) -> Vec<String> {
     let mut parts = vec![secret.to_owned()];
     parts.extend(credentials(secret));
     if secret.contains("://") {
-        let user = address_secrets(secret).into_iter().filter(|found| found.part == AddressPart::User);
-        parts.extend(user.map(|found| found.value));
+        // Clients show an address in another form, such as `https://host/?key=x` for `https://host?key=x`.
+        let found = address_secrets(secret.trim()).into_iter();
+        let long_enough = found.filter(|found| found.value.len() >= found.part.min_length());
+        parts.extend(long_enough.map(|found| found.value));
     }
     let mut forms = Vec::new();
     for part in parts {
@@ -119,5 +121,14 @@ mod tests {
     fn credentials_in_an_address_are_known_alone() {
         let pair = STANDARD.encode("app:long pass");
         check("postgres://app:long%20pass@host/db", &["app:long%20pass", "app:long pass", "long pass", &pair]);
+    }
+
+    #[test]
+    fn keys_in_an_address_are_known_alone() {
+        check("https://mcp.example.com?api_key=canary-123", &["canary-123"]);
+        check(" https://host?sig=canary%2Bmcp%2F1#a-fragment\n", &["canary%2Bmcp%2F1", "canary+mcp/1", "a-fragment"]);
+        check("https://host/0123456789abcdef01234567/mcp", &["0123456789abcdef01234567"]);
+        let forms = secret_forms("https://host/readable/path?format=json&v=2#top");
+        assert!(forms.iter().all(|form| form.starts_with("https")), "{forms:?}");
     }
 }

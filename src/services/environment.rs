@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use serde_json::Value;
 
 use crate::manifest::{Placeholder, Transport, secret_arguments};
-use crate::secrets::{AddressPart, address_secrets, secret_forms};
+use crate::secrets::{AddressSecret, address_secrets, secret_forms};
 
 const MIN_SECRET: usize = 4;
 /// Minimum length of a value that is written in a manifest; many shorter ones are harmless words.
@@ -57,20 +57,18 @@ impl Environment {
     /// written in the transport.
     pub fn transport_secrets(&self, transport: &Transport) -> SecretValues {
         let text = serde_json::to_string(transport).unwrap_or_default();
-        let user = match transport {
-            Transport::Http(http) => self.credentials_in(&http.url),
+        let in_address = match transport {
+            Transport::Http(http) => self.secrets_in_address(&http.url),
             Transport::Builtin(_) | Transport::Stdio(_) => Vec::new(),
         };
-        let user = user.into_iter().map(|value| (AddressPart::User.to_string(), value));
-        self.secrets_in(&text).and(literal_secrets(transport)).and(SecretValues::of(user))
+        self.secrets_in(&text).and(literal_secrets(transport)).and(SecretValues::of_address(in_address))
     }
 
-    /// Returns user and password in a URL, as clients send them. A variable may be one half of them. Empty if a
-    /// variable is not set.
-    pub(super) fn credentials_in(&self, url: &str) -> Vec<String> {
+    /// Returns the secrets in a URL, as clients send them. A variable may be the whole URL or a part of a secret. Empty
+    /// if a variable is not set.
+    pub(super) fn secrets_in_address(&self, url: &str) -> Vec<AddressSecret> {
         let filled = self.fill_in(url).unwrap_or_default();
-        let user = address_secrets(&filled).into_iter().filter(|found| found.part == AddressPart::User);
-        user.map(|found| found.value).collect()
+        address_secrets(filled.trim())
     }
 }
 
@@ -84,15 +82,12 @@ pub fn literal_secrets(transport: &Transport) -> SecretValues {
             SecretValues::with_minimum(MIN_LITERAL, stdio.env.clone().into_iter().chain(arguments))
         }
         Transport::Http(http) => {
-            let in_address = address_secrets(&http.url).into_iter();
-            let (user, others): (Vec<_>, Vec<_>) = in_address.partition(|found| found.part == AddressPart::User);
-            let user = user.into_iter().map(|found| (found.part.to_string(), found.value));
-            let others = others.into_iter().map(|found| (found.part.to_string(), found.value));
             // Where one of the values is a variable, an error does not contain the query as written.
             let query = http.url.split_once('?').map(|(_, query)| query).unwrap_or_default();
             let whole = ("query".to_owned(), query.to_owned());
-            SecretValues::with_minimum(MIN_LITERAL, http.headers.clone().into_iter().chain(others))
-                .and(SecretValues::of(user.chain([whole])))
+            SecretValues::with_minimum(MIN_LITERAL, http.headers.clone().into_iter())
+                .and(SecretValues::of_address(address_secrets(&http.url)))
+                .and(SecretValues::of(std::iter::once(whole)))
         }
     }
 }
@@ -101,6 +96,14 @@ impl SecretValues {
     /// Collects values with the names that replace them.
     pub(super) fn of(known: impl Iterator<Item = (String, String)>) -> Self {
         Self::with_minimum(MIN_SECRET, known)
+    }
+
+    /// Collects the secrets of an address, each with the name of its part.
+    fn of_address(found: Vec<AddressSecret>) -> Self {
+        let each = found.into_iter().map(|AddressSecret { part, value }| {
+            Self::with_minimum(part.min_length(), std::iter::once((part.to_string(), value)))
+        });
+        each.fold(Self::default(), Self::and)
     }
 
     /// Collects values of at least this length, in all their forms.
@@ -289,6 +292,34 @@ mod tests {
         let http = Transport::Http(HttpTransport { url: literal.clone(), headers: BTreeMap::new() });
         assert_eq!(literal_secrets(&http).hide(&literal), "http://${env:user}@localhost/mcp?${env:query}");
         assert_eq!(literal_secrets(&http).hide("Basic dXNlcjpwdw=="), "Basic ${env:user}");
+    }
+
+    #[test]
+    fn keys_of_an_address_in_a_variable_are_hidden() {
+        let environment = Environment::new([
+            ("MCP_URL".into(), "https://mcp.example.com?api_key=canary-123".into()),
+            ("MCP_HOST".into(), "mcp.example.com?sig=canary%2Bmcp&v=2#canary-end".into()),
+            ("HALF".into(), "456-789".into()),
+        ]);
+        let shown = |url: &str, text: &str| {
+            let http = HttpTransport { url: url.to_owned(), headers: BTreeMap::new() };
+            environment.transport_secrets(&Transport::Http(http)).hide(text)
+        };
+        // As reqwest shows the address.
+        assert_eq!(
+            shown("${env:MCP_URL}", "error sending request for url (https://mcp.example.com/?api_key=canary-123)"),
+            "error sending request for url (https://mcp.example.com/?api_key=${env:MCP_URL})"
+        );
+        assert_eq!(
+            shown("https://${env:MCP_HOST}", "https://mcp.example.com/?sig=canary%2Bmcp&v=2#canary-end"),
+            "https://mcp.example.com/?sig=${env:sig}&v=2#${env:fragment}"
+        );
+        assert_eq!(shown("https://host?key=canary-${env:HALF}", "a canary-456-789"), "a ${env:key}");
+        let path = "0123456789abcdef01234567";
+        assert_eq!(
+            shown(&format!("${{env:BASE:-https://host/{path}}}"), &format!("https://host:443/{path}/mcp")),
+            "https://host:443/${env:path}/mcp"
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::conversation::Content;
 use crate::manifest::{Placeholder, Transport, secret_arguments};
-use crate::secrets::{AddressPart, address_secrets, secret_forms};
+use crate::secrets::{AddressPart, AddressSecret, address_secrets, secret_forms};
 use crate::services::Environment;
 use crate::tool::{Catalog, ToolOutcome, ToolSpec};
 
@@ -41,16 +41,7 @@ impl Redaction {
                 (texts, stdio.env.iter().map(|(name, value)| (format!("[env {name}]"), value)).collect::<Vec<_>>())
             }
             Transport::Http(http) => {
-                for found in address_secrets(&http.url) {
-                    let label = match &found.part {
-                        AddressPart::Query(name) => format!("[query {name}]"),
-                        part => format!("[address {part}]"),
-                    };
-                    redaction.add(&found.value, &label, SHORTEST_FROM_MANIFEST);
-                }
-                for value in environment.credentials_in(&http.url) {
-                    redaction.add(&value, "[address user]", SHORTEST_FROM_ENVIRONMENT);
-                }
+                redaction.add_address(address_secrets(&http.url));
                 let headers = http.headers.iter().map(|(name, value)| (format!("[header {name}]"), value));
                 (vec![&http.url], headers.collect())
             }
@@ -67,8 +58,22 @@ impl Redaction {
                 }
             }
         }
+        if let Transport::Http(http) = transport {
+            // Comes after the variables, so that a part that is a variable is replaced by the variable's name.
+            redaction.add_address(environment.secrets_in_address(&http.url));
+        }
         redaction.0.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
         redaction
+    }
+
+    fn add_address(&mut self, found: Vec<AddressSecret>) {
+        for AddressSecret { part, value } in found {
+            let label = match &part {
+                AddressPart::Query(name) => format!("[query {name}]"),
+                part => format!("[address {part}]"),
+            };
+            self.add(&value, &label, part.min_length());
+        }
     }
 
     /// Adds a value and its words: for `Bearer x`, the service may repeat `x` alone.
@@ -253,6 +258,26 @@ mod tests {
         assert_eq!(
             Redaction::of(&http, &environment).redact_value(said),
             json!(["[query sig] of [query sig]", "[address user]", "[address path]"])
+        );
+    }
+
+    #[test]
+    fn keys_of_an_address_in_a_variable_are_replaced() {
+        let environment = Environment::new([
+            ("MCP_URL".into(), "https://mcp.example.com?api_key=canary-123".into()),
+            ("MCP_HOST".into(), "mcp.example.com/0123456789abcdef01234567?sig=canary-456#canary-end".into()),
+        ]);
+        let redacted = |url: &str, text: &str| {
+            let http = Transport::Http(HttpTransport { url: url.to_owned(), headers: [].into() });
+            Redaction::of(&http, &environment).redact_text(text.to_owned())
+        };
+        assert_eq!(
+            redacted("${env:MCP_URL}", "https://mcp.example.com/?api_key=canary-123"),
+            "https://mcp.example.com/?api_key=[env MCP_URL]"
+        );
+        assert_eq!(
+            redacted("https://${env:MCP_HOST}", "/0123456789abcdef01234567/?sig=canary-456 #canary-end"),
+            "/[address path]/?sig=[query sig] #[address fragment]"
         );
     }
 
