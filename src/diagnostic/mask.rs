@@ -192,7 +192,7 @@ impl LineMasker {
             ',' => self.expect_value(self.is_inside_secret()),
             ':' => {}
             c if c.is_whitespace() => {}
-            '&' | '!' => return at + line[at..].iter().take_while(|c| !c.is_whitespace()).count(),
+            '&' | '!' => return self.read_property(line, at, mask),
             '|' | '>' if self.brackets.is_empty() && is_literal_header(&line[at + 1..]) => {
                 let key = self.blocks.last().map_or(0, |block| block.indent);
                 self.literal = Some((key.max(self.indent), self.is_secret));
@@ -202,6 +202,15 @@ impl LineMasker {
             _ => return self.read_plain(line, at, mask),
         }
         at + 1
+    }
+
+    /// Reads a tag or an anchor. It may be a secret without quotes that begins with `!` or `&`.
+    fn read_property(&self, line: &[char], at: usize, mask: &mut [bool]) -> usize {
+        let is_flow = !self.brackets.is_empty();
+        let ends = |c: &char| c.is_whitespace() || (is_flow && ",[]{}".contains(*c));
+        let end = at + line[at..].iter().take_while(|c| !ends(c)).count();
+        mask[at..end].fill(self.hides(&line[at..end]));
+        end
     }
 
     fn read_quoted(&mut self, line: &[char], at: usize, quote: char, mask: &mut [bool]) -> usize {
@@ -379,6 +388,20 @@ title: plain
         let shown = masked(text);
         for number in 1..=9 {
             assert!(!shown.contains(&format!("k{number}")) || number >= 6, "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_secret_that_looks_like_a_tag_or_an_anchor_is_masked() {
+        let cases = [
+            ("env: {DSN: !Secr3tPw}\ntitle: plain", "env: {DSN: *********}\ntitle: plain"),
+            ("env: {DSN: &Secr3tPw, A: k1}", "env: {DSN: *********, A: **}"),
+            ("env:\n  DSN: &Secr3tPw k1\ntitle: plain", "env:\n  DSN: ********* **\ntitle: plain"),
+            ("password: !Secr3tPw", "password: *********"),
+            ("command: !shell mine", "command: !shell mine"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(masked(text), expected);
         }
     }
 

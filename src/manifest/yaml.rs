@@ -374,9 +374,8 @@ fn to_json(value: serde_yaml::Value) -> Result<Value, Unfit> {
             }
             Value::Object(object)
         }
-        serde_yaml::Value::Tagged(tagged) => {
-            return Err(Unfit::value(format!("the YAML tag {} has no meaning here", tagged.tag)));
-        }
+        // The tag may be a secret without quotes that begins with `!`.
+        serde_yaml::Value::Tagged(_) => return Err(Unfit::value("a YAML tag has no meaning here")),
     })
 }
 
@@ -424,6 +423,14 @@ mod tests {
         }
         let error = parse(&SourceFile::new("bomb.yaml", text)).expect_err("refused");
         assert_eq!(error.code, "E005");
+    }
+
+    #[test]
+    fn a_tag_is_not_quoted() {
+        let source = SourceFile::new("a.yaml", "env: {DSN: !Secr3tPw}\n");
+        let error = parse(&source).expect_err("a tag is refused");
+        assert_eq!(error.problem, "a YAML tag has no meaning here");
+        assert!(!format!("{error:?}").contains("Secr3tPw"), "{error:?}");
     }
 
     #[test]
