@@ -26,6 +26,8 @@ const MIN_ENTROPY: f64 = 3.9;
 /// Minimum length of a key in Base64 that contains `/`, and of its parts on average.
 const MIN_SPLIT_LENGTH: usize = 32;
 const MIN_PART_LENGTH: usize = 10;
+/// Minimum length of a run of letters that counts as a word.
+const MIN_WORD_LENGTH: usize = 3;
 
 /// All formats of keys as one automaton, which reads a text once. The tests find an example of each.
 static KNOWN: LazyLock<RegexSet> = LazyLock::new(|| {
@@ -92,7 +94,17 @@ fn is_base64_key(text: &str) -> bool {
     let slashes = text.matches('/').count();
     let length = text.len() - slashes;
     let is_split = slashes > 0 && text.len() >= MIN_SPLIT_LENGTH && length >= MIN_PART_LENGTH * (slashes + 1);
-    is_base64 && is_split && is_mixed(text) && text.split('/').map(changes).sum::<usize>() * 10 >= length * 3
+    let parts = || text.split('/');
+    // Names such as `HttpRestClient` change as often as a key, but consist of words.
+    let has_words = || parts().map(length_of_words).sum::<usize>() * 10 >= length * 7;
+    is_base64 && is_split && is_mixed(text) && parts().map(changes).sum::<usize>() * 10 >= length * 3 && !has_words()
+}
+
+/// Returns how many characters of a text are in words: runs of letters that are small, except for the first.
+fn length_of_words(text: &str) -> usize {
+    let runs = text.as_bytes().chunk_by(|_, next| next.is_ascii_lowercase());
+    let words = runs.filter(|run| run.len() >= MIN_WORD_LENGTH && run.first().is_some_and(u8::is_ascii_alphabetic));
+    words.map(<[u8]>::len).sum()
 }
 
 /// Returns whether a text has digits, capitals and small letters, and high entropy.
@@ -163,6 +175,18 @@ mod tests {
     }
 
     #[test]
+    fn a_key_with_slashes_has_few_words() {
+        for (text, is_key) in [
+            ("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", true),
+            ("Zx8Qp2Lm9Rt4Vw7Yb1Nc/6Kd3Hs5Tg2Pq8Ws4Xr7Bn", true),
+            ("MyCompanyApp/UserAuthApiV2/HttpRestClient", false),
+            ("OrderServiceV3/PaymentGatewayAdapter/InvoicePdfWriter", false),
+        ] {
+            assert_eq!(find_secret(text).is_some(), is_key, "{text}");
+        }
+    }
+
+    #[test]
     fn the_places_of_secrets_are_found() {
         let text = "é DB_PASSWORD=hunter2, 'Zx8Qp2Lm9Rt4Vw7Yb1Nc6Kd3' postgres://app:s3cr3t@db AKIAIOSFODNN7EXAMPLE";
         let mut found: Vec<_> = secret_ranges(text).into_iter().map(|range| &text[range]).collect();
@@ -180,6 +204,7 @@ mod tests {
             "The service id is 550e8400-e29b-41d4-a716-446655440000",
             "See src/services/builtin/developer/background_tests.rs and https://example.com/docs/GettingStartedGuide2024",
             "Class AbstractSingletonProxyFactoryBean2 is deprecated",
+            "See MyCompanyApp/UserAuthApiV2/HttpRestClient",
             "/usr/share/doc/packages and /home/User1/Projects/SkeinDev/src/Main2/index.html",
             "9bdb749f0c1d2e3a4b5c6d7e8f90a1b2c3d4e5f6",
             "550E8400-E29B-41D4-A716-446655440000",
