@@ -9,16 +9,21 @@ use regex::{Captures, Regex};
 /// because values may follow each other without end.
 macro_rules! value {
     ($first:literal, $least:literal) => {
-        concat!(r#"\\*["'`]?(?<value>"#, $first, r#"[^\s"'`]{"#, $least, ",200})")
+        concat!(r#"\\*(?<quote>["'`])?(?<value>"#, $first, r#"[^\s"'`]{"#, $least, ",200})")
     };
 }
 
 /// The text between a name and its value.
 macro_rules! separator {
     ($sign:literal) => {
-        concat!(r#"\\*["'`]?\s*(?:"#, $sign, r"[:=]=*>?)(?<gap>\s*)")
+        concat!(r#"\\*["'`]?\s*(?<sign>"#, $sign, r"[:=]=*>?)(?<gap>\s*)")
     };
 }
+
+/// Minimum length of the value of a name such as `api_key`. Passwords are shorter.
+const MIN_KEY_LENGTH: usize = 8;
+/// Maximum length of what follows the numbers of a version, such as `beta.2`.
+const MAX_VERSION_SUFFIX: usize = 12;
 
 /// A text after which a secret follows.
 pub(super) struct AssignmentForm {
@@ -30,7 +35,7 @@ pub(super) struct AssignmentForm {
     accepts: fn(&str, &Captures<'_>) -> bool,
 }
 
-pub(super) static ASSIGNMENTS: [AssignmentForm; 5] = [
+pub(super) static ASSIGNMENTS: [AssignmentForm; 6] = [
     AssignmentForm {
         what: "a password in a URL",
         pattern: LazyLock::new(|| {
@@ -42,29 +47,43 @@ pub(super) static ASSIGNMENTS: [AssignmentForm; 5] = [
     AssignmentForm {
         what: "a password or key",
         pattern: LazyLock::new(|| {
-            let long = [
-                "pass(?:word|wd|phrase|code)",
-                "secret(?:[_ -]?key)?(?:_base)?",
-                "(?:api|access|private|signing|encryption|account)[_ -]?key",
-                "(?:auth|access|bearer|refresh|api|session)[_ -]?token",
-            ];
-            let name = format!(r"(?:\b\w*(?:{})|(?:\b|_)(?:pass|pw)|\bpin|[_-]pwd)\b", long.join("|"));
-            Regex::new(&format!("(?i){name}{}{}", separator!(r"is\b|"), value!("[^\\s\"'`:]", "3"))).ok()
+            let long = "pass(?:word|wd|phrase|code)|secret";
+            // A word, and no field such as `user: ada`.
+            let next = r"(?<next>[ \t]+[a-z][a-z'-]*(?:[\s.,;!?)]|$))?";
+            let name = format!(r"(?:\b\w*(?:{long})|(?:\b|_)(?:pass|pw)|\bpin|[_-]pwd)\b");
+            let value = value!("[^\\s\"'`:]", "3");
+            Regex::new(&format!("(?i){name}{}{value}{next}", separator!(r"is\b|"))).ok()
         }),
         accepts: |value, captures| {
             let next_line = captures.name("gap").is_some_and(|gap| gap.as_str().contains('\n'));
-            !is_prose(value) && (!next_line || has_digit(value))
+            !is_prose(value, captures) && (!next_line || has_digit(value))
         },
     },
     AssignmentForm {
         what: "a password or key",
         pattern: LazyLock::new(|| {
-            Regex::new(&format!(r"(?i)(?:\b|_)token\b{}{}", separator!(""), value!("", "8"))).ok()
+            let names = [
+                "secret[_ -]?key(?:_base)?|secret_base",
+                "(?:api|access|private|signing|encryption|account)[_ -]?key",
+                "(?:auth|access|bearer|refresh|api|session)[_ -]?token",
+            ];
+            let name = format!(r"\b\w*(?:{})\b", names.join("|"));
+            Regex::new(&format!("(?i){name}{}{}", separator!(r"is\b|"), value!("[^\\s\"'`:]", "7"))).ok()
         }),
-        accepts: |value, _| {
+        accepts: |value, _| is_like_key(value),
+    },
+    AssignmentForm {
+        what: "a password or key",
+        pattern: LazyLock::new(|| {
+            // The token of a page of results is no secret.
+            let name = r"(?:\b|_)(?:(?<page>next|page|cursor|continuation)[_ -]?)?token\b";
+            Regex::new(&format!("(?i){name}{}{}", separator!(""), value!("", "8"))).ok()
+        }),
+        accepts: |value, captures| {
+            let is_page = captures.name("page").is_some();
             let is_token = |c: char| c.is_ascii_alphanumeric() || "._~+/=-".contains(c);
             let has_letter = value.contains(|c: char| c.is_ascii_alphabetic());
-            has_digit(value) && has_letter && trim_punctuation(value).chars().all(is_token)
+            !is_page && is_like_key(value) && has_letter && trim_punctuation(value).chars().all(is_token)
         },
     },
     AssignmentForm {
@@ -116,6 +135,21 @@ fn has_digit(value: &str) -> bool {
     value.contains(|c: char| c.is_ascii_digit())
 }
 
+/// Returns true if a value is long enough for a key or a token, and neither a word, a path nor a version.
+fn is_like_key(value: &str) -> bool {
+    let value = trim_punctuation(value);
+    let is_path = ["./", "../", "~/", "/"].iter().any(|start| value.starts_with(start));
+    value.len() >= MIN_KEY_LENGTH && has_digit(value) && !is_path && !is_version(value)
+}
+
+/// Returns true for text such as `v1.2.3-beta`.
+fn is_version(value: &str) -> bool {
+    let value = value.trim_start_matches(['v', 'V']);
+    let (numbers, suffix) = value.split_once(['-', '+']).unwrap_or((value, ""));
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    numbers.contains('.') && numbers.split('.').all(is_number) && suffix.len() <= MAX_VERSION_SUFFIX
+}
+
 /// Returns the value without the punctuation of the text around it.
 fn trim_punctuation(value: &str) -> &str {
     value.trim_end_matches(['.', ',', ';', ':', '!', '?', ')', ']', '}', '\\'])
@@ -144,6 +178,7 @@ fn is_placeholder(value: &str) -> bool {
 const PROSE: &[&str] = &[
     "also",
     "always",
+    "bool",
     "boolean",
     "bytes",
     "clear",
@@ -160,10 +195,13 @@ const PROSE: &[&str] = &[
     "none",
     "null",
     "only",
+    "opaque",
+    "ours",
     "password",
     "passwd",
     "plain",
     "plaintext",
+    "public",
     "read",
     "safe",
     "same",
@@ -184,6 +222,7 @@ const PROSE: &[&str] = &[
     "true",
     "undefined",
     "unknown",
+    "valid",
     "weak",
     "what",
     "with",
@@ -193,13 +232,22 @@ const PROSE: &[&str] = &[
 /// Endings of words that say something about a password and are not one.
 const PROSE_ENDINGS: [&str; 9] = ["ed", "en", "ing", "able", "ible", "ent", "ly", "ory", "al"];
 
-/// Returns true for a word that more likely belongs to a sentence or to code than to a password.
-fn is_prose(value: &str) -> bool {
+/// Returns true for a word that more likely belongs to a sentence or to code than to a password. Its ending counts only
+/// in a sentence: `password=golden` is an assignment.
+fn is_prose(value: &str, captures: &Captures<'_>) -> bool {
     let word = trim_punctuation(value).trim_start_matches(['&', '(', '[']);
     let lower = word.to_ascii_lowercase();
     let is_capital = word.chars().skip(1).any(|c| !c.is_ascii_lowercase());
-    let has_ending = || !is_capital && PROSE_ENDINGS.iter().any(|end| word.ends_with(end));
+    let has_ending = || is_in_sentence(captures) && !is_capital && PROSE_ENDINGS.iter().any(|end| word.ends_with(end));
     word.chars().all(|c| c.is_ascii_alphabetic()) && (PROSE.contains(&lower.as_str()) || has_ending())
+}
+
+/// Returns true if the value is part of a sentence: it follows "is", or a colon with more words behind it.
+fn is_in_sentence(captures: &Captures<'_>) -> bool {
+    let text_of = |name: &str| captures.name(name).map_or("", |found| found.as_str());
+    let is_colon = text_of("sign") == ":" && !text_of("gap").is_empty();
+    text_of("quote").is_empty()
+        && (text_of("sign").eq_ignore_ascii_case("is") || (is_colon && !text_of("next").is_empty()))
 }
 
 #[cfg(test)]
@@ -217,6 +265,61 @@ mod tests {
             ["password: \npassword: hunter2", "password=$A password=$B password=hunter2", "pass: none pw=hunter2"]
         {
             assert!(ASSIGNMENTS.iter().any(|form| form.find_from(text, 0).is_some()), "{text}");
+        }
+    }
+
+    fn is_found(text: &str) -> bool {
+        ASSIGNMENTS.iter().any(|form| form.find_from(text, 0).is_some())
+    }
+
+    #[test]
+    fn the_ending_of_an_assigned_word_does_not_make_it_prose() {
+        for text in [
+            "password: spring",
+            "password=trusted",
+            "DB_PASSWORD=golden",
+            r#"{"password":"golden"}"#,
+            "{password: golden, user: ada}",
+            "password: golden\nuser: ada",
+            "password: 'golden' for the test",
+            "password := trusted words",
+        ] {
+            assert!(is_found(text), "{text}");
+        }
+        for text in ["The password is required", "Password: required for the vault.", "password=string", "pw: valid"] {
+            assert!(!is_found(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_or_token_is_long_and_has_a_digit() {
+        for text in [
+            "The session token is valid for one hour.",
+            "The refresh token is opaque.",
+            "The private key is PEM-encoded.",
+            "The signing key is ours",
+            "Encryption key: AES-256 from the KMS",
+            "is_secret: bool",
+            "session_token: SessionToken",
+            "signing_key: SigningKey",
+            "private_key: ./certs/dev.pem",
+            "private_key: ~/certs/dev2.pem",
+            "token: /run/secrets/token1",
+            "next_token = page2cursor",
+            "nextPageToken: page2cursor",
+            "token: v1.2.3-beta",
+            "api_key: v10.20.30",
+        ] {
+            assert!(!is_found(text), "{text}");
+        }
+        for text in [
+            "session_token=abcd1234",
+            "the api key is abcd1234efgh",
+            "SECRET_KEY_BASE=abcd1234efgh",
+            "deploy_token = page2cursor",
+            "token: v1.2.3-Zx8Qp2Lm9Rt4Vw7",
+        ] {
+            assert!(is_found(text), "{text}");
         }
     }
 
