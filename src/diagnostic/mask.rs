@@ -14,16 +14,23 @@ const MAX_TEXT: usize = 128 << 10;
 /// Fields whose values may be or contain secrets.
 const FIELDS: [&str; 8] = ["args", "base_url", "env", "envs", "headers", "listen_url", "url", "webhook"];
 
-/// Returns true if an error must not quote a value of this field. `key` of a provider names a variable, unless it is
-/// the key itself.
-pub fn hides_value(field: &str, value: &str) -> bool {
-    may_hold_secret(field) || (field == "key" && !is_variable_name(value))
+/// Returns true if an error must not quote the value below these keys. `field` is the last one if the value directly
+/// follows it. `key` of a provider names a variable, unless it is the key itself.
+pub fn hides_value(keys: &[&str], field: Option<&str>, value: &str) -> bool {
+    keys.iter().any(|key| hides_all_below(key))
+        || field.is_some_and(names_secret)
+        || (keys.contains(&"providers") && keys.contains(&"key") && !is_variable_name(value))
 }
 
-/// Returns true if the values of a field, or all below it, may be secrets. Numbers of tokens are none.
-fn may_hold_secret(field: &str) -> bool {
-    let field = field.to_ascii_lowercase();
-    FIELDS.contains(&field.as_str()) || (is_secret_name(&field) && !field.contains("tokens"))
+/// Returns true if all values below a field may be secrets.
+fn hides_all_below(field: &str) -> bool {
+    FIELDS.contains(&field.to_ascii_lowercase().as_str())
+}
+
+/// Returns true if the text directly after a key of this name may be a secret. Lists and mappings below it are none,
+/// because users choose names of groups, profiles and providers. Numbers of tokens are none either.
+fn names_secret(field: &str) -> bool {
+    is_secret_name(field) && !field.to_ascii_lowercase().contains("tokens")
 }
 
 /// Masks the keys, tokens and passwords that have a known form.
@@ -56,7 +63,7 @@ fn mask_of(text: &str, index: usize) -> Vec<bool> {
     let line = text.lines().nth(index).unwrap_or_default();
     let chars: Vec<char> = line.chars().collect();
     let indent = content_indent(line).unwrap_or_default();
-    let is_below = outer.iter().any(|(of, line)| *of < indent && names_secret_field(line));
+    let is_below = outer.iter().any(|(of, line)| *of < indent && hides_lines_below(line));
     let alone = LineMasker::alone(is_below).read(&chars);
     reader.read(&chars).into_iter().zip(alone).map(|(one, other)| one || other).collect()
 }
@@ -67,13 +74,23 @@ fn content_indent(line: &str) -> Option<usize> {
     (!content.is_empty()).then(|| line.chars().count() - content.chars().count())
 }
 
-/// Returns true if a line has the key of a field that may hold secrets.
-fn names_secret_field(line: &str) -> bool {
-    let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
-    line.split(':').rev().skip(1).any(|before| {
-        let before = before.trim_end().trim_end_matches(['"', '\'']);
-        may_hold_secret(before.rsplit(|c| !is_name(c)).next().unwrap_or_default())
+/// Returns true if a line has the key of a field that may hold secrets, or starts a text that may be one.
+fn hides_lines_below(line: &str) -> bool {
+    if line.split(':').rev().skip(1).any(|before| hides_all_below(last_name(before))) {
+        return true;
+    }
+    line.rsplit_once(':').is_some_and(|(before, value)| {
+        let mut value = value.trim_start().chars();
+        let is_text = matches!(value.next(), Some('|' | '>')) && is_literal_header(&value.collect::<Vec<_>>());
+        is_text && names_secret(last_name(before))
     })
+}
+
+/// Returns the name at the end of the text before a colon.
+fn last_name(before: &str) -> &str {
+    let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
+    let before = before.trim_end().trim_end_matches(['"', '\'']);
+    before.rsplit(|c| !is_name(c)).next().unwrap_or_default()
 }
 
 /// Takes variables without a default out of the mask: `${env:NAME}` is no secret.
@@ -94,6 +111,8 @@ fn show_placeholders(line: &[char], mask: &mut [bool]) {
 struct BlockKey {
     indent: usize,
     is_secret: bool,
+    /// A text directly after it is masked.
+    hides_text: bool,
 }
 
 /// Reads lines one after the other and knows which values are below a key that may hold secrets.
@@ -110,8 +129,10 @@ struct LineMasker {
     literal: Option<(usize, bool)>,
     /// The indentation of the current line.
     indent: usize,
-    /// The next value is masked.
+    /// The next value is masked, and all below it.
     is_secret: bool,
+    /// The next value is masked if it is a text.
+    hides_text: bool,
     /// The next value is the name of a variable, unless it is the key itself.
     is_name: bool,
 }
@@ -161,6 +182,8 @@ impl LineMasker {
             at += 1 + line[at + 1..].iter().take_while(|c| c.is_whitespace()).count();
         }
         self.expect_value(self.is_inside_secret());
+        // The text may start in the line after its key.
+        self.hides_text = at == self.indent && self.blocks.last().is_some_and(|block| block.hides_text);
         at
     }
 
@@ -177,6 +200,7 @@ impl LineMasker {
 
     fn expect_value(&mut self, is_secret: bool) {
         self.is_secret = is_secret;
+        self.hides_text = false;
         self.is_name = false;
     }
 
@@ -184,7 +208,10 @@ impl LineMasker {
     fn read_token(&mut self, line: &[char], at: usize, mask: &mut [bool]) -> usize {
         match line[at] {
             '#' if at == 0 || line[at - 1].is_whitespace() => return line.len(),
-            '{' | '[' => self.brackets.push(self.is_secret),
+            '{' | '[' => {
+                self.brackets.push(self.is_secret);
+                self.hides_text = false;
+            }
             '}' | ']' => {
                 self.brackets.pop();
                 self.expect_value(self.is_inside_secret());
@@ -195,7 +222,7 @@ impl LineMasker {
             '&' | '!' => return self.read_property(line, at, mask),
             '|' | '>' if self.brackets.is_empty() && is_literal_header(&line[at + 1..]) => {
                 let key = self.blocks.last().map_or(0, |block| block.indent);
-                self.literal = Some((key.max(self.indent), self.is_secret));
+                self.literal = Some((key.max(self.indent), self.is_secret || self.hides_text));
                 return line.len();
             }
             quote @ ('"' | '\'') => return self.read_quoted(line, at, quote, mask),
@@ -215,8 +242,9 @@ impl LineMasker {
 
     fn read_quoted(&mut self, line: &[char], at: usize, quote: char, mask: &mut [bool]) -> usize {
         let Some(end) = quote_end(line, at + 1, quote) else {
-            self.quote = Some((quote, self.is_secret));
-            mask[at..].fill(self.is_secret);
+            let is_masked = self.is_secret || self.hides_text;
+            self.quote = Some((quote, is_masked));
+            mask[at..].fill(is_masked);
             return line.len();
         };
         let text = &line[at + 1..end - 1];
@@ -242,7 +270,11 @@ impl LineMasker {
         let length = line[at..end].iter().rposition(|c| !c.is_whitespace()).map_or(1, |last| last + 1);
         let text = &line[at..at + length];
         if line.get(end) == Some(&':') {
+            // A text with a colon, such as `password: a: b`, is no key.
+            let is_text = self.hides_text && at > self.indent;
+            mask[at..at + length].fill(is_text);
             self.read_key(text, at);
+            self.hides_text |= is_text;
         } else {
             mask[at..at + length].fill(self.hides(text));
         }
@@ -254,16 +286,18 @@ impl LineMasker {
         if self.brackets.is_empty() {
             self.close_blocks(|block| block.indent >= at);
         }
-        let is_secret = self.is_inside_secret() || may_hold_secret(&name);
+        let is_secret = self.is_inside_secret() || hides_all_below(&name);
+        let hides_text = names_secret(&name);
         if self.brackets.is_empty() {
-            self.blocks.push(BlockKey { indent: at, is_secret });
+            self.blocks.push(BlockKey { indent: at, is_secret, hides_text });
         }
         self.expect_value(is_secret);
+        self.hides_text = hides_text;
         self.is_name = name == "key";
     }
 
     fn hides(&self, value: &[char]) -> bool {
-        self.is_secret || (self.is_name && !is_variable_name(&value.iter().collect::<String>()))
+        self.is_secret || self.hides_text || (self.is_name && !is_variable_name(&value.iter().collect::<String>()))
     }
 }
 
@@ -403,6 +437,41 @@ title: plain
         for (text, expected) in cases {
             assert_eq!(masked(text), expected);
         }
+    }
+
+    #[test]
+    fn a_secret_name_masks_only_the_text_after_it() {
+        let cases = [
+            ("groups: {secrets: [Read_Secret], token: k1, a: b}", "groups: {secrets: [Read_Secret], token: **, a: b}"),
+            ("groups:\n  secrets:\n  - Read_Secret\n  - b", "groups:\n  secrets:\n  - Read_Secret\n  - b"),
+            ("profiles:\n  my_token:\n    mode: open", "profiles:\n  my_token:\n    mode: open"),
+            (
+                "{\"token_box\": {\"a\": \"b\"}, \"token\": \"k1\"}",
+                "{\"token_box\": {\"a\": \"b\"}, \"token\": \"**\"}",
+            ),
+            ("password:\n  k1\ntitle: plain", "password:\n  **\ntitle: plain"),
+            ("password: k1\n  k2\ntitle: plain", "password: **\n  **\ntitle: plain"),
+            ("password: |\n  k1\n  a: k2\ntitle: plain", "password: |\n  **\n  *****\ntitle: plain"),
+            ("password: k1: k2\ntitle: plain", "password: **: **\ntitle: plain"),
+            ("password: \"k1\n  k2\"\ntitle: plain", "password: ***\n*****\ntitle: plain"),
+            ("my_token: {env: {A: k1}, title: plain}", "my_token: {env: {A: **}, title: plain}"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(masked(text), expected);
+        }
+    }
+
+    #[test]
+    fn an_error_hides_a_value_by_its_keys() {
+        let hides = |keys: &[&str], value: &str| hides_value(keys, keys.last().copied(), value);
+        assert!(hides(&["transport", "env", "A"], "k1"));
+        assert!(hides(&["serve", "token"], "k1"));
+        assert!(hides(&["providers", "own", "key"], "k1 K2"));
+        assert!(!hides(&["providers", "own", "key"], "OWN_KEY"));
+        assert!(!hides(&["parameters", "key"], "cityName"));
+        assert!(!hides(&["profiles", "my_token", "mode"], "open"));
+        assert!(!hides_value(&["groups", "secrets"], None, "Read_Secret"));
+        assert!(hides_value(&["transport", "args"], None, "k1"));
     }
 
     #[test]

@@ -105,6 +105,15 @@ enum PathStep {
     Index(usize),
 }
 
+impl PathStep {
+    fn key(&self) -> Option<&str> {
+        match self {
+            Self::Key(key) => Some(key),
+            Self::Index(_) => None,
+        }
+    }
+}
+
 impl DocumentPath {
     pub fn root() -> Self {
         Self::default()
@@ -122,11 +131,8 @@ impl DocumentPath {
 
     /// Returns true if an error must not quote the value here, because it may be a secret.
     pub(super) fn hides_value(&self, value: &str) -> bool {
-        let mut keys = self.0.iter().filter_map(|step| match step {
-            PathStep::Key(key) => Some(key),
-            PathStep::Index(_) => None,
-        });
-        keys.any(|key| hides_value(key, value))
+        let keys: Vec<_> = self.0.iter().filter_map(PathStep::key).collect();
+        hides_value(&keys, self.0.last().and_then(PathStep::key), value)
     }
 
     fn with(&self, step: PathStep) -> Self {
@@ -423,6 +429,14 @@ mod tests {
         }
         let error = parse(&SourceFile::new("bomb.yaml", text)).expect_err("refused");
         assert_eq!(error.code, "E005");
+    }
+
+    #[test]
+    fn an_entry_below_a_secret_name_is_quoted() {
+        let groups = DocumentPath::root().key("groups").key("secrets");
+        assert!(groups.hides_value("Read_Secret"));
+        assert!(!groups.index(0).hides_value("Read_Secret"));
+        assert!(DocumentPath::root().key("args").index(0).hides_value("k1"));
     }
 
     #[test]
