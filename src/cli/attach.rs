@@ -89,14 +89,17 @@ pub(super) fn prompt(text: &str, folders: &[PathBuf]) -> Result<(Vec<Content>, V
                     "name a file, or leave out the @ to send the word as text",
                 ));
             }
-            None if names_path(bare, &cwd) && !trimmed.is_dir() => {
+            None if names_path(bare, &cwd)
+                && !trimmed.is_dir()
+                && (!named.is_quoted || is_quoted_path(bare, &trimmed, &roots)) =>
+            {
                 return Err(CommandError::usage(
                     format!("there is no file `{bare}`, which the prompt names as `{shown}`"),
                     "correct the path, or leave out the @ to send the word as text",
                 ));
             }
             // A prompt may start with `@mode`.
-            None if named.is_first => {}
+            None if named.is_first && !named.is_quoted => {}
             None if bare.contains(['/', '.']) => notes.push(format!("{shown} is no file here and stays a word")),
             None => {}
         }
@@ -113,6 +116,16 @@ fn names_path(name: &str, cwd: &Path) -> bool {
     ["/", "./", "../"].iter().any(|start| name.starts_with(start))
         || in_folder
         || ending.is_some_and(|ending| FILE_ENDINGS.contains(&ending.as_str()))
+}
+
+/// Returns true if the text in quotes can be a path: it is a plain name, or in a folder below one of `roots`. Pasted code
+/// has texts such as `@"C:\app\config.json"`.
+fn is_quoted_path(name: &str, path: &Path, roots: &[PathBuf]) -> bool {
+    if !name.contains('/') {
+        return !name.contains(|c: char| c.is_whitespace() || c == '\\');
+    }
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    folder.is_some_and(|folder| roots.iter().any(|root| folder.starts_with(root)))
 }
 
 /// Reads the prompt from stdin.
@@ -223,6 +236,31 @@ mod tests {
         let expected = "there is no file `my notes/gone.txt`, which the prompt names as `@\"my notes/gone.txt\"`";
         assert!(failure.problem().starts_with(expected), "{}", failure.problem());
         assert_eq!(prompt_in(folder.path(), "say @\"hello there").unwrap().0.len(), 1, "there is no second quote");
+    }
+
+    #[test]
+    fn a_text_in_quotes_of_pasted_code_stays_text() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("src")).unwrap();
+        for name in [
+            r"C:\Program Files\app\config.json",
+            r"C:\app\config.json",
+            "cannot read config.json",
+            "/gone/app/config.json",
+            "Resources/Base.lproj/config.json",
+            "../config.json",
+        ] {
+            for start in ["", "var p = "] {
+                let (contents, notes) = prompt_in(folder.path(), &format!("{start}@\"{name}\";")).unwrap();
+                assert_eq!(contents.len(), 1, "{name}");
+                assert_eq!(notes, [format!("@\"{name}\" is no file here and stays a word")]);
+            }
+        }
+        for name in ["config.json", "src/config.json", "src/my config.json", "./config.json"] {
+            let failure = prompt_in(folder.path(), &format!("read @\"{name}\"")).err();
+            let failure = failure.unwrap_or_else(|| panic!("{name} is refused"));
+            assert!(failure.problem().contains(&format!("no file `{name}`")), "{}", failure.problem());
+        }
     }
 
     #[test]
