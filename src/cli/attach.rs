@@ -118,8 +118,8 @@ fn names_path(name: &str, cwd: &Path) -> bool {
         || ending.is_some_and(|ending| FILE_ENDINGS.contains(&ending.as_str()))
 }
 
-/// Returns true if the text in quotes can be a path: it is a plain name, or in a folder below one of `roots`. Pasted code
-/// has texts such as `@"C:\app\config.json"`.
+/// Returns true if the text in quotes can be a path: it is a plain name, or in a folder below one of `roots`. Pasted
+/// code has texts such as `@"C:\app\config.json"`.
 fn is_quoted_path(name: &str, path: &Path, roots: &[PathBuf]) -> bool {
     if !name.contains('/') {
         return !name.contains(|c: char| c.is_whitespace() || c == '\\');

@@ -441,10 +441,12 @@ mod tests {
 
     #[test]
     fn a_tag_is_not_quoted() {
-        let source = SourceFile::new("a.yaml", "env: {DSN: !Secr3tPw}\n");
-        let error = parse(&source).expect_err("a tag is refused");
-        assert_eq!(error.problem, "a YAML tag has no meaning here");
-        assert!(!format!("{error:?}").contains("Secr3tPw"), "{error:?}");
+        let refuse = |text: &str| parse(&SourceFile::new("a.yaml", text)).expect_err("a tag is refused");
+        assert_eq!(refuse("env:\n  DSN: !Secr3tPw x\n").problem, "a YAML tag has no meaning here");
+        for text in ["env:\n  DSN: !Secr3tPw x\n", "env:\n  DSN: !Secr3tPw\n", "env: {DSN: !Secr3tPw}\n"] {
+            let error = refuse(text);
+            assert!(!format!("{error:?}").contains("Secr3tPw"), "{error:?}");
+        }
     }
 
     #[test]
