@@ -119,9 +119,8 @@ fn scheme_name(scheme: &str) -> &str {
 /// Returns user and password as written, and in Base64, as clients send them. The user `git` is common to all and not a
 /// secret.
 ///
-/// Adds the password alone, or the user if there is no password. Leaves out common words, such as `postgres` and
-/// `readonly`, because hiding them everywhere makes text unreadable: a password that is the user or the beginning of
-/// the scheme, and a user that does not look like a token.
+/// Adds the password alone, or the user if there is no password. Leaves out a password that is the user or the beginning of
+/// the scheme, and a user that does not look like a token. Hiding common words everywhere makes text unreadable.
 fn credentials(user: &str, scheme: &str) -> Vec<String> {
     let (name, password) = user.split_once(':').unwrap_or((user, ""));
     if password.is_empty() && ["", "git"].contains(&name) {
