@@ -353,10 +353,10 @@ fn a_flood_takes_a_bounded_amount_of_memory_and_disk() {
         assert!(heard < 20 << 20, "{what}: {heard}");
         let dropped = |update: &&Value| update.to_string().contains("the rest of it is dropped");
         let notices = updates.iter().filter(dropped).count();
-        assert_eq!(notices, usize::from(what != "stderr"), "{what}");
+        assert_eq!(notices, usize::from(["text", "calls"].contains(&what)), "{what}");
         if what == "requests" {
             let sizes: Vec<_> = of_kind(&updates, "tool_call").iter().map(|call| call.to_string().len()).collect();
-            assert!((1..512).contains(&sizes.len()), "{} refused calls are shown", sizes.len());
+            assert!((1..=2048).contains(&sizes.len()), "{} refused calls are shown", sizes.len());
             assert!(sizes.iter().all(|size| *size < 24 << 10), "{sizes:?}");
         }
         let peak = kilobytes(skein, "VmHWM");
