@@ -11,8 +11,7 @@ from pathlib import Path
 # a long run. The work of a moment takes some of each, and the pool of threads keeps a thread for ten seconds. In a long
 # run, such moments change the slope less. A leak in each session would be hundreds, even in one minute.
 MEASURES = [
-    # A server keeps the runs over REST that have ended, up to a limit that ten minutes of load do not reach.
-    ("memory", "memory of {}", "MiB", 12.0, 12.0),
+    ("memory", "memory of {}", "MiB", 12.0, 8.0),
     ("descriptors", "descriptors of {}", "", 12, 6),
     ("threads", "threads of {}", "", 10, 5),
     ("sockets", "sockets of {}", "", 8, 4),
