@@ -5,7 +5,6 @@ mod address;
 mod assignments;
 mod key_formats;
 mod key_shape;
-mod percent;
 mod secret_forms;
 
 use std::ops::Range;

@@ -9,6 +9,8 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
 use crate::broker::{Binding, Requester};
 use crate::manifest::{Prompt, PromptFileError, PromptValues};
 use crate::tool::{CallContext, SessionContext};
@@ -28,8 +30,8 @@ pub async fn memories(binding: &Binding, session: &Arc<SessionContext>, prompt: 
         return String::new();
     }
     // The first 500 characters are enough to find the subject of a prompt.
-    let about: String = prompt.chars().take(500).flat_map(percent_encode).collect();
-    let uri = format!("{MEMORIES}?about={about}");
+    let about: String = prompt.chars().take(500).collect();
+    let uri = format!("{MEMORIES}?about={}", utf8_percent_encode(&about, NON_ALPHANUMERIC));
     match binding.read_resource(&uri, Requester::User, CallContext::new(Arc::clone(session))).await {
         Ok(contents) => contents["contents"][0]["text"].as_str().unwrap_or_default().to_owned(),
         Err(error) => {
@@ -38,15 +40,6 @@ pub async fn memories(binding: &Binding, session: &Arc<SessionContext>, prompt: 
             String::new()
         }
     }
-}
-
-/// Encodes a character for the query of a URI.
-fn percent_encode(c: char) -> Vec<char> {
-    if c.is_ascii_alphanumeric() {
-        return vec![c];
-    }
-    let mut bytes = [0; 4];
-    c.encode_utf8(&mut bytes).bytes().flat_map(|byte| format!("%{byte:02X}").chars().collect::<Vec<_>>()).collect()
 }
 
 /// Values for the system prompt of a session.

@@ -91,31 +91,14 @@ fn open(folders: &Folders) -> std::io::Result<LogFile> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::sync::Arc;
-
     use super::*;
     use crate::telemetry::CONTENT_TARGET;
 
-    /// Collects what a subscriber writes.
-    #[derive(Clone, Default)]
-    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for LogBuffer {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
     /// Returns what a log with these directives shows.
     fn shown(directives: &str) -> String {
-        let buffer = LogBuffer::default();
-        let writer = buffer.clone();
-        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || writer.clone());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let writer = Mutex::new(file.reopen().unwrap());
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
         let subscriber = tracing_subscriber::registry().with(layer.with_filter(log_filter(directives)));
         tracing::subscriber::with_default(subscriber, || {
             let turn = tracing::info_span!(target: SPAN_TARGET, "turn", text = "hidden-1");
@@ -128,7 +111,7 @@ mod tests {
                 tracing::info!(target: "skein::session", text = "ordinary");
             });
         });
-        String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap()
+        std::fs::read_to_string(&file).unwrap()
     }
 
     #[test]

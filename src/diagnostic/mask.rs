@@ -341,6 +341,13 @@ mod tests {
         lines.join("\n")
     }
 
+    #[track_caller]
+    fn check(cases: &[(&str, &str)]) {
+        for (text, expected) in cases {
+            assert_eq!(masked(text), *expected);
+        }
+    }
+
     #[test]
     fn values_of_secret_fields_in_one_line_are_masked() {
         let cases = [
@@ -362,9 +369,7 @@ mod tests {
             ("env: {A: ${env:KEY}, B: \"${env:KEY:-k1}\"}", "env: {A: ${env:KEY}, B: \"**************\"}"),
             ("budget: {tokens: 5000, max_tokens: 10}", "budget: {tokens: 5000, max_tokens: 10}"),
         ];
-        for (line, expected) in cases {
-            assert_eq!(masked(line), expected);
-        }
+        check(&cases);
     }
 
     #[test]
@@ -434,9 +439,7 @@ title: plain
             ("password: !Secr3tPw", "password: *********"),
             ("command: !shell mine", "command: !shell mine"),
         ];
-        for (text, expected) in cases {
-            assert_eq!(masked(text), expected);
-        }
+        check(&cases);
     }
 
     #[test]
@@ -456,9 +459,7 @@ title: plain
             ("password: \"k1\n  k2\"\ntitle: plain", "password: ***\n*****\ntitle: plain"),
             ("my_token: {env: {A: k1}, title: plain}", "my_token: {env: {A: **}, title: plain}"),
         ];
-        for (text, expected) in cases {
-            assert_eq!(masked(text), expected);
-        }
+        check(&cases);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Splits addresses, and finds the parts of an address that may be secrets.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use percent_encoding::percent_decode_str;
 
 use super::key_shape::has_key_shape;
-use super::percent::percent_decode;
 
 /// Minimum length of a user name or a password that is a secret by itself; many shorter ones are harmless words.
 const MIN_PASSWORD: usize = 8;
@@ -108,6 +109,11 @@ pub fn address_secrets(address: &str) -> Vec<AddressSecret> {
     }
     found.extend(parts.fragment.filter(is_secret).map(|value| (AddressPart::Fragment, value.to_owned())));
     found.into_iter().map(|(part, value)| AddressSecret { part, value }).collect()
+}
+
+/// Replaces `%41` by `A`. Returns the text itself if the result is no UTF-8.
+pub(super) fn percent_decode(text: &str) -> Cow<'_, str> {
+    percent_decode_str(text).decode_utf8().unwrap_or(Cow::Borrowed(text))
 }
 
 /// Returns the scheme without the text before it, such as the flag in `--db=postgresql`.

@@ -2,13 +2,18 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use super::address::address_secrets;
-use super::percent::{percent_decode, percent_encode};
+use super::address::{address_secrets, percent_decode};
 
 /// Words before the credentials in a header such as `Authorization`.
 const SCHEMES: [&str; 3] = ["basic", "bearer", "token"];
+
+/// The characters that are encoded in a part of a URL.
+const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// The characters that a parser of URLs encodes in a query.
+const QUERY: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'<').add(b'>').add(b'\'').add(b'%');
 
 /// Returns a secret in every form in which an error or a log may have it. The first form is the secret as written, and
 /// no form is there twice. Callers drop forms that are too short to be hidden.
@@ -26,9 +31,9 @@ pub fn secret_forms(secret: &str) -> Vec<String> {
     }
     let mut forms = Vec::new();
     for part in parts {
-        for text in [percent_decode(&part.replace('+', " ")), percent_decode(&part), part].into_iter().rev() {
-            forms.extend(escape(text));
-        }
+        forms.extend(escape(&part));
+        forms.extend(escape(&percent_decode(&part)));
+        forms.extend(escape(&percent_decode(&part.replace('+', " "))));
     }
     let mut known = std::collections::HashSet::new();
     forms.retain(|form| !form.is_empty() && known.insert(form.clone()));
@@ -50,16 +55,15 @@ fn credentials(secret: &str) -> Vec<String> {
 }
 
 /// Returns a text, and the text as it is in a URL and in a string of JSON.
-fn escape(text: String) -> Vec<String> {
-    let json = Value::from(text.as_str()).to_string();
+fn escape(text: &str) -> Vec<String> {
+    let json = Value::from(text).to_string();
     let json = json[1..json.len() - 1].to_owned();
-    let component = percent_encode(&text, |c| c.is_ascii_alphanumeric() || "-._~".contains(c));
-    // A parser of URLs keeps the characters that are allowed in a query.
-    let query = percent_encode(&text, |c| c.is_ascii_graphic() && !"\"#<>'%".contains(c));
+    let component = utf8_percent_encode(text, COMPONENT).to_string();
+    let query = utf8_percent_encode(text, QUERY).to_string();
     let form = component.replace("%20", "+");
     // Some languages escape slashes in JSON, or all characters but ASCII.
     let (slashes, ascii) = (json.replace('/', "\\/"), escape_to_ascii(&json));
-    vec![text, json, slashes, ascii, component, query, form]
+    vec![text.to_owned(), json, slashes, ascii, component, query, form]
 }
 
 fn escape_to_ascii(text: &str) -> String {

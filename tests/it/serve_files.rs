@@ -368,6 +368,28 @@ fn a_background_command_of_a_client_is_read_and_ended() {
     assert!(ended.contains("command 1: ") && !ended.contains("runs since"), "{ended}");
 }
 
+/// Connects an editor to a server that asks what `ask` asks, and returns the answers. `ask` gets the sandbox that a
+/// command of the session `s` needs.
+fn ask_client<T: Send>(laptop: &Sandbox, ask: impl FnOnce(&mut ScriptedServer, Value) -> T + Send) -> T {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut command = laptop.command(&["acp", "--connect", &format!("http://{}", listener.local_addr().unwrap())]);
+    command.env("SKEIN_TOKEN", "token");
+    std::thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            let mut server = ScriptedServer::accept(&listener);
+            server.answer("initialize", json!({"protocolVersion": 1}));
+            server.answer("session/new", json!({"sessionId": "s"}));
+            let files = FileAccess::Workspace;
+            let profile = SandboxProfile { files, ..SandboxProfile::narrowest(ProfileOwner::Mode) };
+            ask(&mut server, json!(TerminalSandboxRequest { profile, read_only: false }))
+        });
+        let mut editor = Acp::launch(laptop, command);
+        editor.introduce(&json!({}));
+        editor.ask("session/new", json!({"cwd": path(laptop, "project"), "mcpServers": []}));
+        server.join().expect("the server gets its answers")
+    })
+}
+
 /// The server names a limit for each command, and the client keeps no more than its own.
 #[test]
 fn a_server_cannot_raise_the_limit_of_output() {
@@ -376,15 +398,7 @@ fn a_server_cannot_raise_the_limit_of_output() {
     if !has_all_layers(&laptop) {
         return;
     }
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut command = laptop.command(&["acp", "--connect", &format!("http://{}", listener.local_addr().unwrap())]);
-    command.env("SKEIN_TOKEN", "token");
-    let server = std::thread::spawn(move || {
-        let mut server = ScriptedServer::accept(&listener);
-        server.answer("initialize", json!({"protocolVersion": 1}));
-        server.answer("session/new", json!({"sessionId": "s"}));
-        let profile = SandboxProfile { files: FileAccess::Workspace, ..SandboxProfile::narrowest(ProfileOwner::Mode) };
-        let sandbox = json!(TerminalSandboxRequest { profile, read_only: false });
+    let kept = ask_client(&laptop, |server, sandbox| {
         let prints = format!("head -c {} /dev/zero | tr '\\0' x", LIMIT + (1 << 20));
         [None, Some(100), Some(u64::MAX)].map(|limit| {
             let creation = json!({
@@ -399,10 +413,6 @@ fn a_server_cannot_raise_the_limit_of_output() {
             (output["output"].as_str().expect("text").len(), output["truncated"] == true)
         })
     });
-    let mut editor = Acp::launch(&laptop, command);
-    editor.introduce(&json!({}));
-    editor.ask("session/new", json!({"cwd": path(&laptop, "project"), "mcpServers": []}));
-    let kept = server.join().expect("the server gets its answers");
     assert_eq!(kept, [(LIMIT, true), (100, true), (LIMIT, true)]);
 }
 
@@ -412,15 +422,7 @@ fn a_server_has_a_limited_number_of_terminals() {
     if !has_all_layers(&laptop) {
         return;
     }
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut command = laptop.command(&["acp", "--connect", &format!("http://{}", listener.local_addr().unwrap())]);
-    command.env("SKEIN_TOKEN", "token");
-    let server = std::thread::spawn(move || {
-        let mut server = ScriptedServer::accept(&listener);
-        server.answer("initialize", json!({"protocolVersion": 1}));
-        server.answer("session/new", json!({"sessionId": "s"}));
-        let profile = SandboxProfile { files: FileAccess::Workspace, ..SandboxProfile::narrowest(ProfileOwner::Mode) };
-        let sandbox = json!(TerminalSandboxRequest { profile, read_only: false });
+    let refused = ask_client(&laptop, |server, sandbox| {
         let short = json!({"sessionId": "s", "command": "true", "_meta": {"_skein/sandbox": sandbox}});
         for _ in 0..66 {
             let ended = server.ask("terminal/create", short.clone());
@@ -436,10 +438,6 @@ fn a_server_has_a_limited_number_of_terminals() {
         server.ask("terminal/create", creation);
         refused["error"]["message"].as_str().expect("an error").to_owned()
     });
-    let mut editor = Acp::launch(&laptop, command);
-    editor.introduce(&json!({}));
-    editor.ask("session/new", json!({"cwd": path(&laptop, "project"), "mcpServers": []}));
-    let refused = server.join().expect("the server gets its answers");
     assert!(refused.contains("64 terminals already"), "{refused}");
 }
 

@@ -303,31 +303,15 @@ fn is_exact(rule: &SourcedRule) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
     use crate::sandbox::proxy::NameMismatch;
     use crate::tool::NoAuditLog;
 
-    /// Collects what a subscriber writes.
-    #[derive(Clone, Default)]
-    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for LogBuffer {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[test]
     fn the_log_of_host_decisions_has_no_command_line() {
-        let buffer = LogBuffer::default();
-        let writer = buffer.clone();
-        let subscriber = tracing_subscriber::fmt().json().with_writer(move || writer.clone()).finish();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let writer = Mutex::new(file.reopen().unwrap());
+        let subscriber = tracing_subscriber::fmt().json().with_writer(writer).finish();
         let gate = ProgramHostGate::new(Vec::new(), ProgramUsers::Several, Weak::new());
         let command = "curl -H 'Authorization: Bearer canary-1' https://a.test".to_owned();
         let other_name = RefusalReason::OtherName(NameMismatch::HostHeader("canary-2".to_owned()));
@@ -338,7 +322,7 @@ mod tests {
                 gate.record(&HostRecord { host, id: None, command: Some(command.clone()), refusal, consented: false });
             }
         });
-        let log = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+        let log = std::fs::read_to_string(&file).unwrap();
         assert_eq!(log.matches("a.test:443").count(), 3, "{log}");
         assert!(log.contains("allowed a host") && log.contains("\"reason\":\"server name\""), "{log}");
         assert!(!log.contains("canary") && !log.contains("curl"), "{log}");

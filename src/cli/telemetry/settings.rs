@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
+
 use super::AttributeValue;
 use crate::manifest::ManagedLayer;
 use crate::network::TrustedRootsError;
@@ -202,18 +204,9 @@ fn list(
 
 /// Decodes `%41`. Returns `None` if an escape is not valid or the result is no UTF-8.
 fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
-        bytes.push((high << 4) | low);
-    }
-    String::from_utf8(bytes).ok()
+    let is_escape = |after: &str| after.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    let decoded = percent_decode_str(text).decode_utf8().ok()?;
+    text.split('%').skip(1).all(is_escape).then(|| decoded.into_owned())
 }
 
 #[cfg(test)]

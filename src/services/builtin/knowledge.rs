@@ -14,6 +14,7 @@ mod show;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use percent_encoding::percent_decode_str;
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{
@@ -225,28 +226,12 @@ fn load_name(found: &KnowledgeItems, uri: &str) -> Option<String> {
     let (name, path) = rest.split_once('/').unwrap_or((rest, "SKILL.md"));
     let item = found.get(name).filter(|item| item.kind.as_str() == scheme)?;
     match item.kind {
-        ItemKind::Skill if path != "SKILL.md" => Some(format!("{name}/{}", decode_path(path)?)),
+        ItemKind::Skill if path != "SKILL.md" => {
+            Some(format!("{name}/{}", percent_decode_str(path).decode_utf8().ok()?))
+        }
         ItemKind::Skill => Some(name.to_owned()),
         ItemKind::Recipe | ItemKind::Agent => (rest == name).then(|| name.to_owned()),
     }
-}
-
-/// Decodes percent-encoding; `None` if it is invalid.
-fn decode_path(path: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = path.as_bytes();
-    while let [first, behind @ ..] = rest {
-        rest = behind;
-        match (first, behind) {
-            (b'%', [high, low, behind @ ..]) => {
-                let digit = |byte: u8| (byte as char).to_digit(16);
-                bytes.push(u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?);
-                rest = behind;
-            }
-            _ => bytes.push(*first),
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 fn prompt_arguments(item: &Item) -> Vec<PromptArgument> {
