@@ -35,7 +35,7 @@ pub use hardening::{MAX_FILE_BYTES, confine, harden};
 pub use helper::HelperProcess;
 use launcher::GroupLeader;
 pub use launcher::{LaunchedProcess, ProcessLauncher};
-pub use memory::release_free_memory;
+pub use memory::{limit_arenas, release_free_memory};
 pub use output_limit::{DroppedOutput, OutputLimit, OutputVerdict};
 pub use proc_files::read_proc;
 pub use program::find_program;

@@ -383,3 +383,45 @@ fn the_python_client_plays_the_story() {
     assert!(step("session")["same"] == true && has(&step("session"), "five"), "{}", step("session"));
     assert_eq!(step("error"), json!({"step": "error", "code": "not_found"}));
 }
+
+/// Returns how many arenas of glibc's allocator a process has apart from the main one. Each starts a block of 64 MiB, of
+/// which the last part is reserved only.
+fn further_arenas(pid: u32) -> usize {
+    const BLOCK: u64 = 64 << 20;
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("the maps of a process");
+    let areas: Vec<_> = maps
+        .lines()
+        .map(|line| {
+            let (range, rest) = line.split_once(' ').expect("a range");
+            let (start, end) = range.split_once('-').expect("two addresses");
+            let number = |text| u64::from_str_radix(text, 16).expect("an address");
+            (number(start), number(end), rest.split(' ').next().unwrap_or_default())
+        })
+        .collect();
+    let is_arena = |pair: &&[(u64, u64, &str)]| {
+        let (used, reserved) = (pair[0], pair[1]);
+        let is_block = used.0 % BLOCK == 0 && used.1 == reserved.0 && reserved.1 == used.0 + BLOCK;
+        is_block && (used.2, reserved.2) == ("rw-p", "---p")
+    };
+    areas.windows(2).filter(is_arena).count()
+}
+
+/// Free memory in the arena of one thread is of no use to another thread.
+#[test]
+fn the_threads_of_a_server_share_a_few_arenas_of_memory() {
+    let sandbox = Sandbox::new();
+    let server = start(&sandbox, &echo());
+    let token = token(&sandbox, "ci", &["--root", &root(&sandbox)]);
+    std::thread::scope(|scope| {
+        for number in 0..16 {
+            let (server, token) = (&server, &token);
+            scope.spawn(move || {
+                let ran = post(server, token, "/runs", &new_run(&format!("run {number}"), "sync")).json();
+                assert_eq!(ran["status"], "completed", "{ran}");
+            });
+        }
+    });
+    let processors = std::thread::available_parallelism().expect("a number").get();
+    let arenas = further_arenas(server.pid());
+    assert!((1..processors.max(2)).contains(&arenas), "{arenas} arenas for {processors} processors");
+}
