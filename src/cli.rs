@@ -87,6 +87,9 @@ use crate::services::BuiltinRegistry;
 use folders::Folders;
 use output::{CommandError, CommandOutput};
 
+/// The least number of arenas of the memory allocator.
+const MIN_ARENAS: usize = 2;
+
 /// Serve many agents, each mode with exactly its services
 #[derive(Debug, Parser)]
 #[command(name = "skein", version, arg_required_else_help = true, max_term_width = 100)]
@@ -331,6 +334,17 @@ fn run_without_services(arguments: &[OsString]) -> Option<ExitCode> {
     sandbox::run_short(arguments)
 }
 
+/// Returns how many arenas the memory allocator may use. The commands that serve many clients have as many threads as
+/// there are processors; the threads for work that blocks share the arenas.
+fn memory_arenas(command: &Command) -> usize {
+    match command {
+        Command::Serve(_) | Command::Console(_) => {
+            std::thread::available_parallelism().map_or(MIN_ARENAS, |count| count.get().max(MIN_ARENAS))
+        }
+        _ => MIN_ARENAS,
+    }
+}
+
 fn harden() -> Result<(), CommandError> {
     crate::process::harden().map_err(|error| {
         let problem = format!("skein cannot protect its own memory: {error}");
@@ -403,6 +417,8 @@ pub fn main_with(registry: BuiltinRegistry, manifests: &[(&str, &str)]) -> ExitC
     if let Command::Sandbox(args) = &cli.command {
         return sandbox::run(args, &cli.global, &folders);
     }
+    // The log may start a thread.
+    crate::process::limit_arenas(memory_arenas(&cli.command));
     // `doctor` changes nothing: it only reports files that other users can access.
     let protected = if let Command::Doctor(_) = cli.command { Ok(()) } else { private_files::protect(&folders) };
     let (warning, export) = logging::start(&cli.global, &folders);

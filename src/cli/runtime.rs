@@ -3,7 +3,6 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -33,8 +32,6 @@ use crate::store;
 use crate::tool::{SessionContext, SessionContextPorts};
 use crate::worktree::TaskWorktrees;
 
-/// The least number of arenas of the memory allocator.
-const MIN_ARENAS: usize = 2;
 /// Time for work that watches for interrupts to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -86,16 +83,6 @@ pub(super) enum WorkerThreads {
     All,
 }
 
-impl WorkerThreads {
-    /// Returns how many arenas the memory allocator may use. Threads for work that blocks share them.
-    fn arenas(self) -> usize {
-        match self {
-            Self::None | Self::One => MIN_ARENAS,
-            Self::All => available_parallelism().map_or(MIN_ARENAS, |count| count.get().max(MIN_ARENAS)),
-        }
-    }
-}
-
 /// Runs `work` with services available, and stops them all before it returns.
 pub(super) fn block_on<T>(
     plan: Plan,
@@ -136,7 +123,6 @@ pub(super) fn block_on_until<T>(
     };
     audit_sink::record_flags(&*ports.audit, global, plan.manifests());
     let session = SessionContext::with_ports(id, folders.cwd.clone(), Vec::new(), scratch.clone(), ports);
-    process::limit_arenas(workers.arenas());
     let mut builder = match workers {
         WorkerThreads::None => tokio::runtime::Builder::new_current_thread(),
         WorkerThreads::One | WorkerThreads::All => tokio::runtime::Builder::new_multi_thread(),

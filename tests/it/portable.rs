@@ -16,7 +16,7 @@ const LINUX_PARTS: [&str; 10] = [
     "tests/it/sandbox/",
 ];
 /// Names in `rustix`, `nix`, `libc` and the standard library that macOS does not have, and crates for Linux.
-const LINUX_NAMES: [&str; 38] = [
+const LINUX_NAMES: [&str; 39] = [
     "AtFlags::EMPTY_PATH",
     "CMSG_CLOEXEC",
     "ClockId::Boottime",
@@ -38,6 +38,7 @@ const LINUX_NAMES: [&str; 38] = [
     "inotify::",
     "landlock::",
     "linux_ext",
+    "mallopt",
     "malloc_trim",
     "memfd_create",
     "mkfifoat",
