@@ -220,7 +220,8 @@ fn invalid_params(refusal: ToolRefusal) -> ErrorData {
     ErrorData::invalid_params(refusal.0, None)
 }
 
-/// Returns the `load` name for a resource URI; `None` if there is no item of that name and kind.
+/// Returns the `load` name for a resource URI; `None` if there is no item of that name and kind. As in the addresses of
+/// browsers, a `%` without two digits stands for itself.
 fn load_name(found: &KnowledgeItems, uri: &str) -> Option<String> {
     let (scheme, rest) = uri.split_once("://")?;
     let (name, path) = rest.split_once('/').unwrap_or((rest, "SKILL.md"));

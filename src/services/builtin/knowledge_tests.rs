@@ -250,6 +250,7 @@ async fn each_is_a_resource_and_a_prompt() {
     let set = Set::new();
     set.skill("cwd/.agents/skills/review", "a review");
     set.write("cwd/.agents/skills/review/a b.md", "beside");
+    set.write("cwd/.agents/skills/review/100%.md", "all of it");
     set.write("cwd/.goose/recipes/weekly.yaml", RECIPE);
     let catalog = set.knowledge.catalog().await;
     assert!(catalog.volatile);
@@ -258,6 +259,8 @@ async fn each_is_a_resource_and_a_prompt() {
     for (uri, said) in [
         ("skill://review/SKILL.md", "Do a review."),
         ("skill://review/a%20b.md", "beside"),
+        ("skill://review/100%25.md", "all of it"),
+        ("skill://review/100%.md", "all of it"),
         ("recipe://weekly", "You write reports."),
     ] {
         let text = set.knowledge.resource(uri).await["contents"][0]["text"].as_str().unwrap().to_owned();

@@ -1,6 +1,8 @@
 //! The server of an ACP connection over WebSocket, played by a test: it reads and answers only what the test says.
 
+use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
@@ -16,7 +18,18 @@ pub(crate) struct ScriptedServer {
 impl ScriptedServer {
     /// Waits for a connection.
     pub(crate) fn accept(listener: &TcpListener) -> Self {
-        let (stream, _) = listener.accept().expect("a connection");
+        listener.set_nonblocking(true).expect("a socket");
+        let deadline = Instant::now() + PATIENCE;
+        let stream = loop {
+            match listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(error) => panic!("no client connects: {error}"),
+            }
+        };
+        stream.set_nonblocking(false).expect("a socket");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         Self { socket: tungstenite::accept(stream).expect("a WebSocket"), asked: 0 }
     }
