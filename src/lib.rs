@@ -66,6 +66,8 @@ pub mod router;
 pub mod principal;
 /// Persistence in SQLite.
 pub mod store;
+/// Limits requests without an answer, and unread answers, of MCP connections.
+pub mod answer_limit;
 /// Starts and pools the services that manifests describe.
 pub mod services;
 /// Binds a mode to exactly the services and tools it requests.

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rmcp::ServiceExt as _;
+use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -28,6 +29,7 @@ use http::HttpServer;
 use self::token::Token;
 pub use self::token_file::{AttachTarget, TokenFile, TokenFileError};
 use super::export::BindingServer;
+use crate::answer_limit::AnswerLimit;
 use crate::socket;
 use crate::task::TaskScope;
 
@@ -251,8 +253,11 @@ async fn attend(stream: UnixStream, offers: &Offers, unknown: OwnedSemaphorePerm
     let told = tokio::time::timeout(TOKEN_TIMEOUT, writing.write_all(format!("{answer}\n").as_bytes())).await;
     let (Ok((export, ended)), Ok(Ok(()))) = (admitted, told) else { return };
     drop(unknown);
+    let transport = AnswerLimit::new(AsyncRwTransport::new_server(reading, writing), |reason: &str| {
+        tracing::warn!(reason, "the connection of a program that attached has ended");
+    });
     let served = async {
-        match export.serve_with_ct((reading, writing), ended.clone()).await {
+        match export.serve_with_ct(transport, ended.clone()).await {
             Ok(server) => drop(server.waiting().await),
             Err(error) => tracing::debug!(%error, "a program that attached said nothing that can be served"),
         }

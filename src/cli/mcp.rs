@@ -5,9 +5,10 @@ mod attach;
 mod checked_lines;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use clap::Args;
+use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::io::stdio_pipes;
 use rmcp::{ServerHandler, ServiceExt as _};
 
@@ -18,6 +19,7 @@ use super::runtime::{self, CommandRuntime};
 use super::standalone::{self, StandaloneError};
 use super::{Global, audit_sink, services, workspace};
 use crate::adapter::export::{BindingServer, SESSION_SERVICES, ToolNaming, about_mode, about_service};
+use crate::answer_limit::AnswerLimit;
 use crate::broker::{BindRequest, Binding};
 use crate::graph::Plan;
 use crate::ids::ModeId;
@@ -151,14 +153,23 @@ async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> 
     let (to_server, from_client) = tokio::io::duplex(PIPE);
     let (to_client, from_server) = tokio::io::duplex(PIPE);
     let (replies, lines) = tokio::sync::mpsc::channel(64);
+    let (report, cut_off) = mpsc::channel();
+    let transport = AnswerLimit::new(AsyncRwTransport::new_server(from_client, to_client), move |reason: &str| {
+        drop(report.send(reason.to_owned()));
+    });
     let served = async {
-        let server = match handler.serve((from_client, to_client)).await {
+        let server = match handler.serve(transport).await {
             Ok(server) => server,
             // A client that disconnects before it initializes is not an error.
             Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
             Err(error) => return Err(failure(&error)),
         };
-        server.waiting().await.map(drop).map_err(|error| failure(&error))
+        let ended = server.waiting().await;
+        if let Ok(reason) = cut_off.try_recv() {
+            let problem = format!("the connection to the MCP client was ended: {reason}");
+            return Err(CommandError::work(problem, "read each answer before you send many further requests"));
+        }
+        ended.map(drop).map_err(|error| failure(&error))
     };
     let checking = checked_lines::check(input, to_server, replies.clone());
     let serving = async move {
@@ -173,9 +184,10 @@ async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> 
         }
     };
     let connected = async {
-        let copying = checked_lines::copy(from_server, replies);
-        let (served, (), ()) = tokio::join!(serving, copying, checked_lines::write(lines, output));
-        served
+        let copying = async { Ok(checked_lines::copy(from_server, replies).await) };
+        let writing = async { Ok(checked_lines::write(lines, output).await) };
+        // A failure does not wait for a client that reads nothing.
+        tokio::try_join!(serving, copying, writing).map(drop)
     };
     tokio::select! {
         biased;

@@ -1,7 +1,6 @@
 //! Connects to an MCP server with rmcp's client, and adds limits, a reason when the connection ends, and
 //! cancellation that reaches the server.
 
-mod answer_limit;
 mod client;
 mod connect_error;
 mod lists;
@@ -30,11 +29,11 @@ use super::eras::{Era, EraChoice};
 use super::http::with_causes;
 use super::requirement_offers::RequirementOffers;
 use super::stdio::WireFailure;
+use crate::answer_limit::AnswerLimit;
 use crate::process::ProcessGroup;
 use crate::sandbox::CurrentGate;
 use crate::task::TaskScope;
 use crate::tool::{CallContext, Catalog, ToolCall, ToolOutcome};
-use answer_limit::AnswerLimit;
 use client::questions;
 pub(super) use client::{McpClient, Owner};
 pub(super) use connect_error::ConnectError;
@@ -97,7 +96,8 @@ impl McpConnection {
         };
         let pid = group.as_ref().map(|(group, _)| group.id());
         let failure = group.as_ref().map(|(_, failure)| failure.clone()).unwrap_or_default();
-        let transport = AnswerLimit::new(transport.into_transport(), failure.clone());
+        let unread = failure.clone();
+        let transport = AnswerLimit::new(transport.into_transport(), move |reason: &str| unread.set(reason.to_owned()));
         let starting = client.clone().serve_with_lifecycle(transport, lifecycle);
         let started = match era {
             Era::Unknown => {

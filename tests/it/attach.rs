@@ -248,6 +248,20 @@ async fn connections_without_a_token_are_limited() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_reads_no_answers_is_cut_off() {
+    let offering = Offering::start();
+    let offer = offering.offer().await;
+    let mut stream = UnixStream::connect(&offer.socket).expect("connected");
+    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    stream.write_all(format!("{}\n{}\n{ready}\n", offer.token, hello()).as_bytes()).expect("sent");
+    let ping = |id: &u32| writeln!(stream, "{}", json!({"jsonrpc": "2.0", "id": id, "method": "ping"})).is_ok();
+    let sent = (2..200_000).take_while(ping).count();
+    assert!((1_024..100_000).contains(&sent), "{sent}");
+    drop(offer);
+    offering.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_offer_has_a_limited_number_of_connections() {
     let offering = Offering::start();
     let offer = offering.attachments.offer_http(offering.narrow().await).expect("an offer");

@@ -1,6 +1,9 @@
 //! `skein mcp` on the wire: what is not JSON, what lacks its parameters or arguments, and the annotations that a service
 //! gives its tools and results.
 
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
+
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -8,6 +11,10 @@ use crate::support::{Sandbox, servers, service};
 
 /// A mode with all that the test server has.
 fn serve(sandbox: &Sandbox) -> Client {
+    Client::connect(command(sandbox)).0
+}
+
+fn command(sandbox: &Sandbox) -> Command {
     let command = json!({"command": servers::mcp_echo(), "args": ["--talks", "--prompts", "--resources"]});
     sandbox.write("config/services/parrot.yaml", &service("parrot", json!({"stdio": command})).to_string());
     let talk = json!({"version": 1, "kind": "agent", "name": "talk", "description": "Talks.",
@@ -15,7 +22,7 @@ fn serve(sandbox: &Sandbox) -> Client {
         "prompt": "talk.md", "tool_groups": ["parrot"], "dependencies": ["parrot"]}]});
     sandbox.write("config/agents/talk.yaml", &talk.to_string());
     sandbox.write("config/agents/talk.md", "You talk.\n");
-    Client::connect(sandbox.command(&["mcp", "-a", "talk", "-m", "all"])).0
+    sandbox.command(&["mcp", "-a", "talk", "-m", "all"])
 }
 
 #[test]
@@ -87,4 +94,25 @@ fn annotations_of_tools_and_results_pass_through() {
     let annotations: Vec<_> = result["content"].as_array().unwrap().iter().map(|block| &block["annotations"]).collect();
     assert_eq!(json!(annotations), json!([for_user, for_user, null, for_user, null, for_user]), "{result}");
     assert_eq!(result["structuredContent"], json!({"answer": 42}));
+}
+
+#[test]
+fn a_client_that_reads_no_answers_is_cut_off() {
+    let sandbox = Sandbox::new();
+    let mut command = command(&sandbox);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"}});
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
+    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    writeln!(input, "{hello}\n{ready}").unwrap();
+    let ping = |id: &u32| writeln!(input, "{}", json!({"jsonrpc": "2.0", "id": id, "method": "ping"})).is_ok();
+    let sent = (1..200_000).take_while(ping).count();
+    assert!((1_024..100_000).contains(&sent), "{sent}");
+    let status = child.wait().unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("it sends requests and does not read the answers"), "{said}");
 }
