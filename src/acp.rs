@@ -70,11 +70,9 @@ pub use relay::{
 };
 pub use remote::{ClientInput, ClientOutput, OutputMeter, connect};
 
-/// Unsent bytes beyond which an editor on stdio is disconnected even if it reads slowly. A session that it loads is in
-/// memory as a whole.
-const MAX_UNSENT_OF_EDITOR: usize = 256 << 20;
-/// When the connection of an editor on stdio ends. It may pause for longer than a remote client, such as in a debugger.
-const EDITOR_STALL: StallLimits = StallLimits { time: Duration::from_secs(30), unsent: MAX_UNSENT_OF_EDITOR };
+/// When the connection of an editor on stdio ends. It may pause for longer than a remote client, such as in a debugger. A
+/// session that it loads may be of any size.
+const EDITOR_STALL: StallLimits = StallLimits { time: Duration::from_secs(30), unsent: usize::MAX };
 /// How long a client that has closed its side may take to read the remaining output.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 

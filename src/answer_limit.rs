@@ -1,62 +1,99 @@
-//! Limits the requests of an MCP client or server that have no answer, and ends the connection if it does not read the
-//! answers. rmcp keeps a task for each request and for each answer.
+//! Limits the requests of an MCP client or server that have no answer, and the answers that it has not read. rmcp keeps a
+//! task for each of them.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use rmcp::model::{CancelledNotification, JsonRpcMessage, RequestId};
+use rmcp::model::{CancelledNotification, ErrorData, JsonRpcMessage, RequestId};
 use rmcp::service::{RxJsonRpcMessage, ServiceRole, TxJsonRpcMessage};
 use rmcp::transport::Transport;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// Maximum number of requests that wait for an answer. Further messages are not read until then.
+/// Maximum number of requests that wait for an answer. A further one is refused.
 const MAX_REQUESTS: usize = 1_024;
-/// Maximum number of answers that the other side has not read.
+/// Maximum number of answers that the other side has not read. It must read one before Skein reads more.
 const MAX_UNREAD: usize = 1_024;
-/// Maximum bytes of these answers. A single one may be larger.
+/// Maximum bytes of these answers, with the same effect. A single one may be larger.
 const MAX_UNREAD_BYTES: usize = 32 << 20;
+/// How long the other side may read no answer after one of these limits is reached.
+const STALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// A transport that ends if too many answers wait.
+/// A transport that reads no more while too many answers wait, and ends if the other side reads none of them.
 pub(crate) struct AnswerLimit<T, F> {
     transport: T,
     /// Requests of the other side without an answer.
     requests: HashSet<RequestId>,
-    unread: Arc<Mutex<UnreadAnswers>>,
-    /// Cancelled when a limit is reached.
-    exceeded: CancellationToken,
+    unread: Arc<UnreadAnswers>,
+    /// Cancelled when the other side has read nothing for too long.
+    stalled: CancellationToken,
     report: F,
 }
 
 /// Answers that the transport has not sent yet.
 #[derive(Debug, Default)]
 struct UnreadAnswers {
+    size: Mutex<AnswerSize>,
+    /// Notified when one was sent.
+    sent: Notify,
+}
+
+#[derive(Debug, Default)]
+struct AnswerSize {
     count: usize,
     bytes: usize,
 }
 
+impl UnreadAnswers {
+    fn size(&self) -> MutexGuard<'_, AnswerSize> {
+        self.size.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits while a limit is reached. Returns false if the other side reads nothing for too long.
+    async fn wait_for_room(&self) -> bool {
+        loop {
+            let sent = self.sent.notified();
+            let has_room = {
+                let size = self.size();
+                size.count <= MAX_UNREAD && (size.bytes <= MAX_UNREAD_BYTES || size.count <= 1)
+            };
+            if has_room {
+                return true;
+            }
+            if timeout(STALL_LIMIT, sent).await.is_err() {
+                return false;
+            }
+        }
+    }
+}
+
 /// An answer until it is sent.
 struct UnreadAnswer {
-    unread: Arc<Mutex<UnreadAnswers>>,
+    unread: Arc<UnreadAnswers>,
     bytes: usize,
 }
 
 impl Drop for UnreadAnswer {
     fn drop(&mut self) {
-        let mut unread = lock(&self.unread);
-        unread.count -= 1;
-        unread.bytes -= self.bytes;
+        let mut size = self.unread.size();
+        size.count -= 1;
+        size.bytes -= self.bytes;
+        drop(size);
+        self.unread.sent.notify_waiters();
     }
 }
 
 impl<T, F> AnswerLimit<T, F> {
-    /// Calls `report` with the reason when a limit ends the connection.
+    /// Calls `report` with the reason when the connection ends because the other side reads nothing.
     pub(crate) fn new(transport: T, report: F) -> Self {
-        let (requests, unread, exceeded) = (HashSet::new(), Arc::default(), CancellationToken::new());
-        Self { transport, requests, unread, exceeded, report }
+        let (requests, unread, stalled) = (HashSet::new(), Arc::default(), CancellationToken::new());
+        Self { transport, requests, unread, stalled, report }
     }
 
-    /// Counts a message if it is an answer. Ends the connection if too many wait.
+    /// Counts a message if it is an answer.
     fn count<R: ServiceRole>(&mut self, message: &TxJsonRpcMessage<R>) -> Option<UnreadAnswer> {
         let id = match message {
             JsonRpcMessage::Response(response) => Some(&response.id),
@@ -64,16 +101,13 @@ impl<T, F> AnswerLimit<T, F> {
             JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => return None,
         };
         id.map(|id| self.requests.remove(id));
-        let mut size = SizeCounter(0);
+        let mut counter = SizeCounter(0);
         // A message that is no JSON is not sent either.
-        serde_json::to_writer(&mut size, message).ok()?;
-        let SizeCounter(bytes) = size;
-        let mut unread = lock(&self.unread);
-        unread.count += 1;
-        unread.bytes += bytes;
-        if unread.count > MAX_UNREAD || (unread.bytes > MAX_UNREAD_BYTES && unread.count > 1) {
-            self.exceeded.cancel();
-        }
+        serde_json::to_writer(&mut counter, message).ok()?;
+        let SizeCounter(bytes) = counter;
+        let mut size = self.unread.size();
+        size.count += 1;
+        size.bytes += bytes;
         Some(UnreadAnswer { unread: Arc::clone(&self.unread), bytes })
     }
 }
@@ -88,35 +122,36 @@ where
 
     fn send(&mut self, item: TxJsonRpcMessage<R>) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let answer = self.count::<R>(&item);
-        let (sending, exceeded) = (self.transport.send(item), self.exceeded.clone());
+        let (sending, stalled) = (self.transport.send(item), self.stalled.clone());
         async move {
             let Some(_answer) = answer else { return sending.await };
             // The connection ends, so that no answer is necessary.
-            exceeded.run_until_cancelled(sending).await.unwrap_or(Ok(()))
+            stalled.run_until_cancelled(sending).await.unwrap_or(Ok(()))
         }
     }
 
+    /// rmcp drops this future and calls again when something else happens, so no message is held over an `await`.
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<R>> {
-        let Self { transport, requests, exceeded, report, .. } = self;
-        let next = async {
-            // One task of rmcp reads messages and takes answers. It reads what has arrived before the other tasks make
-            // answers, so a flood of requests would make ever more tasks.
-            tokio::task::yield_now().await;
-            loop {
-                if requests.len() >= MAX_REQUESTS {
-                    // rmcp calls this again after it has taken an answer.
-                    std::future::pending::<()>().await;
-                }
-                let message = transport.receive().await?;
-                if note_request::<R>(&message, requests) {
-                    return Some(message);
+        // One task of rmcp reads messages and takes answers. It reads what has arrived before the other tasks make
+        // answers, so a flood of requests would make ever more tasks.
+        tokio::task::yield_now().await;
+        loop {
+            if !self.unread.wait_for_room().await {
+                self.stalled.cancel();
+                (self.report)("it sends requests and does not read the answers");
+                return None;
+            }
+            let message = self.transport.receive().await?;
+            match admit::<R>(&message, &mut self.requests) {
+                Admission::Pass => return Some(message),
+                Admission::Skip => tracing::debug!("a request has the id of one that has no answer yet"),
+                Admission::Refuse(id) => {
+                    let problem = format!("more than {MAX_REQUESTS} requests wait for an answer; send it again later");
+                    let refusal = self.send(JsonRpcMessage::error(ErrorData::internal_error(problem, None), Some(id)));
+                    drop(tokio::spawn(async move { drop(refusal.await) }));
                 }
             }
-        };
-        exceeded.run_until_cancelled(next).await.unwrap_or_else(|| {
-            report("it sends requests and does not read the answers");
-            None
-        })
+        }
     }
 
     async fn close(&mut self) -> Result<(), Self::Error> {
@@ -124,19 +159,30 @@ where
     }
 }
 
-/// Adds a request to those without an answer, or removes the one that a message cancels. Returns false for a request whose
-/// id another one has, because it could not be answered.
-fn note_request<R: ServiceRole>(message: &RxJsonRpcMessage<R>, requests: &mut HashSet<RequestId>) -> bool {
+/// What happens to a message of the other side.
+enum Admission {
+    Pass,
+    /// There can be no answer, because an earlier request has the same id and no answer yet.
+    Skip,
+    Refuse(RequestId),
+}
+
+/// Notes a request, or the end of one that a message cancels.
+fn admit<R: ServiceRole>(message: &RxJsonRpcMessage<R>, requests: &mut HashSet<RequestId>) -> Admission {
     match message {
-        JsonRpcMessage::Request(request) => requests.insert(request.id.clone()),
+        JsonRpcMessage::Request(request) if requests.contains(&request.id) => return Admission::Skip,
+        JsonRpcMessage::Request(request) if requests.len() >= MAX_REQUESTS => {
+            return Admission::Refuse(request.id.clone());
+        }
+        JsonRpcMessage::Request(request) => drop(requests.insert(request.id.clone())),
         JsonRpcMessage::Notification(notification) => {
             let cancelled: Result<CancelledNotification, _> = notification.notification.clone().try_into();
             let id = cancelled.ok().and_then(|cancelled| cancelled.params.request_id);
             id.map(|id| requests.remove(&id));
-            true
         }
-        JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => true,
+        JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => {}
     }
+    Admission::Pass
 }
 
 /// Counts what is written to it.
@@ -153,17 +199,12 @@ impl Write for SizeCounter {
     }
 }
 
-fn lock(unread: &Mutex<UnreadAnswers>) -> MutexGuard<'_, UnreadAnswers> {
-    unread.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
 
-    use rmcp::model::ServerResult;
-    use rmcp::service::{ClientLifecycleMode, ClientServiceExt as _};
+    use rmcp::ServerHandler;
+    use rmcp::service::{ClientLifecycleMode, ClientServiceExt as _, serve_server};
     use rmcp::transport::async_rw::AsyncRwTransport;
     use serde_json::{Value, json};
     use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -191,9 +232,7 @@ mod tests {
         let client = client.unwrap();
         let mut sent = 0;
         while sent < 200_000 {
-            let id = format!("{}{sent}", "0".repeat(id_length));
-            let ping = json!({"jsonrpc": "2.0", "id": id, "method": "ping"});
-            if writing.write_all(format!("{ping}\n").as_bytes()).await.is_err() {
+            if writing.write_all(ping(format!("{}{sent}", "0".repeat(id_length))).as_bytes()).await.is_err() {
                 break;
             }
             sent += 1;
@@ -202,40 +241,83 @@ mod tests {
         (sent, reasons.try_recv().unwrap())
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_server_that_reads_no_answers_is_cut_off() {
         let (sent, reason) = flood(0).await;
         assert!((MAX_UNREAD..100_000).contains(&sent), "{sent}");
         assert_eq!(reason, "it sends requests and does not read the answers");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn unread_answers_have_a_limit_in_bytes() {
         let (sent, _) = flood(1 << 20).await;
         assert!((30..200).contains(&sent), "{sent}");
     }
 
+    fn ping(id: impl Into<Value>) -> String {
+        let id = id.into();
+        json!({"jsonrpc": "2.0", "id": id, "method": "ping"}).to_string() + "\n"
+    }
+
+    struct PingServer;
+
+    impl ServerHandler for PingServer {}
+
     #[tokio::test(start_paused = true)]
-    async fn a_request_over_the_limit_waits_for_an_answer() {
+    async fn a_client_that_reads_slowly_gets_all_answers() {
+        const LARGE: usize = 1 << 20;
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (reading, mut writing) = tokio::io::split(theirs);
+        let (from_client, to_client) = tokio::io::split(ours);
+        let limited = AnswerLimit::new(AsyncRwTransport::new_server(from_client, to_client), |reason: &str| {
+            panic!("{reason}");
+        });
+        let hello = json!({"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}});
+        let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        let number = 3 * MAX_UNREAD_BYTES / LARGE;
+        let ask = async {
+            writing.write_all(format!("{hello}\n{ready}\n").as_bytes()).await.unwrap();
+            for id in 0..number {
+                writing.write_all(ping(format!("{}{id}", "0".repeat(LARGE))).as_bytes()).await.unwrap();
+            }
+        };
+        let read = async {
+            let mut lines = BufReader::new(reading).lines();
+            for answer in 0..=number {
+                tokio::time::sleep(STALL_LIMIT / 4).await;
+                assert!(lines.next_line().await.unwrap().is_some(), "answer {answer}");
+            }
+        };
+        let serve = async { serve_server(PingServer, limited).await.unwrap().waiting().await.unwrap() };
+        tokio::select! {
+            _ = serve => panic!("the connection ended"),
+            ((), ()) = async { tokio::join!(ask, read) } => {}
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_over_the_limit_is_refused() {
         let (ours, mut theirs) = tokio::io::duplex(1 << 20);
         let (from_client, to_client) = tokio::io::split(ours);
         let mut limited = AnswerLimit::new(AsyncRwTransport::new_server(from_client, to_client), |_: &str| {});
-        let request = |id: usize| json!({"jsonrpc": "2.0", "id": id, "method": "ping"});
         let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 0}});
-        // The second request with the same id could not be answered.
-        let mut messages = vec![request(0), request(0), cancelled];
-        messages.extend((0..=MAX_REQUESTS).map(request));
-        for message in messages {
-            theirs.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+        let mut input = (0..MAX_REQUESTS + 1).map(ping).collect::<String>();
+        input += &format!("{cancelled}\n{}{}", ping(1), ping("last"));
+        theirs.write_all(input.as_bytes()).await.unwrap();
+        let mut ids = Vec::new();
+        for _ in 0..MAX_REQUESTS + 2 {
+            match limited.receive().await.unwrap() {
+                JsonRpcMessage::Request(request) => ids.push(request.id),
+                JsonRpcMessage::Notification(_) => ids.push(RequestId::String("cancelled".into())),
+                other => panic!("{other:?}"),
+            }
         }
-        let mut next = async || tokio::time::timeout(Duration::from_secs(1), limited.receive()).await;
-        for number in 0..MAX_REQUESTS + 2 {
-            assert!(next().await.is_ok_and(|message| message.is_some()), "message {number}");
-        }
-        assert!(next().await.is_err(), "a further request waits");
-        let answer = JsonRpcMessage::response(ServerResult::empty(()), RequestId::Number(7));
-        limited.send(answer).await.unwrap();
-        let Some(JsonRpcMessage::Request(last)) = limited.receive().await else { panic!("the last request") };
-        assert_eq!(last.id, RequestId::Number(MAX_REQUESTS as i64));
+        let mut expected: Vec<_> = (0..MAX_REQUESTS as i64).map(RequestId::Number).collect();
+        expected.extend(["cancelled", "last"].map(|id| RequestId::String(id.into())));
+        assert!(ids == expected, "the request over the limit, and the second one with its id, do not pass: {ids:?}");
+        let refusal = BufReader::new(theirs).lines().next_line().await.unwrap().unwrap();
+        let refusal: Value = serde_json::from_str(&refusal).unwrap();
+        assert_eq!((&refusal["id"], &refusal["error"]["code"]), (&json!(MAX_REQUESTS), &json!(-32603)), "{refusal}");
     }
 }

@@ -115,28 +115,26 @@ async fn a_client_that_reads_nothing_stalls_and_a_reader_does_not() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_may_leave_a_limited_number_of_bytes() {
-    for limits in [REMOTE_STALL, EDITOR_STALL] {
-        let (wire, mut output) = pair();
-        let sent = output.meter();
-        (0..20).for_each(|_| wire.send_line("{}".to_owned()));
-        wire.send_line("x".repeat(limits.unsent - wire.backlog()));
-        let messages = output.next().await.unwrap();
-        // The client makes progress before it counts as one that reads nothing.
-        let read = async |messages: &[OutgoingMessage]| {
-            for message in messages {
-                sleep(limits.time / 2).await;
-                sent.add(message);
-            }
-        };
-        tokio::select! {
-            () = sent.stall_over(&limits, |_| 0) => panic!("the client reads, and may leave these bytes unsent"),
-            () = read(&messages[..10]) => {}
+    let (wire, mut output) = pair();
+    let sent = output.meter();
+    (0..20).for_each(|_| wire.send_line("{}".to_owned()));
+    wire.send_line("x".repeat(MAX_UNSENT_OF_READER - wire.backlog()));
+    let messages = output.next().await.unwrap();
+    // The client makes progress before it counts as one that reads nothing.
+    let read = async |messages: &[OutgoingMessage]| {
+        for message in messages {
+            sleep(STALL_LIMIT / 2).await;
+            sent.add(message);
         }
-        wire.send_line("x".repeat(1024));
-        tokio::select! {
-            () = sent.stall_over(&limits, |_| 0) => {}
-            () = read(&messages[10..20]) => panic!("more bytes are unsent than a client may leave"),
-        }
+    };
+    tokio::select! {
+        () = sent.stall() => panic!("the client reads, and no more bytes are unsent than it may leave"),
+        () = read(&messages[..10]) => {}
+    }
+    wire.send_line("x".repeat(1024));
+    tokio::select! {
+        () = sent.stall() => {}
+        () = read(&messages[10..20]) => panic!("more bytes are unsent than a client may leave"),
     }
 }
 

@@ -6,11 +6,13 @@ mod checked_lines;
 
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use clap::Args;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::io::stdio_pipes;
 use rmcp::{ServerHandler, ServiceExt as _};
+use tokio_util::sync::CancellationToken;
 
 use super::folders::Folders;
 use super::output::{CommandError, CommandOutput};
@@ -29,6 +31,8 @@ use crate::tool::ask::NoAsker;
 
 /// Bytes that are buffered in each direction.
 const PIPE: usize = 64 << 10;
+/// How long a client may take to read the remaining output after a failure.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct McpArgs {
@@ -172,22 +176,40 @@ async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> 
         ended.map(drop).map_err(|error| failure(&error))
     };
     let checking = checked_lines::check(input, to_server, replies.clone());
-    let serving = async move {
+    let failed = CancellationToken::new();
+    let serving = async {
         let checked = async {
             checking.await;
             // The server ends by itself when its input has ended.
             std::future::pending().await
         };
-        tokio::select! {
+        let served = tokio::select! {
             served = served => served,
             served = checked => served,
+        };
+        if served.is_err() {
+            failed.cancel();
         }
+        served
+    };
+    let writing = async {
+        let copying = checked_lines::copy(from_server, replies);
+        tokio::join!(copying, checked_lines::write(lines, output))
+    };
+    // After a failure, the client may have stopped reading.
+    let abandoned = async {
+        failed.cancelled().await;
+        tokio::time::sleep(FLUSH_TIMEOUT).await;
     };
     let connected = async {
-        let copying = async { Ok(checked_lines::copy(from_server, replies).await) };
-        let writing = async { Ok(checked_lines::write(lines, output).await) };
-        // A failure does not wait for a client that reads nothing.
-        tokio::try_join!(serving, copying, writing).map(drop)
+        let written = async {
+            tokio::select! {
+                _ = writing => {}
+                () = abandoned => {}
+            }
+        };
+        let (served, ()) = tokio::join!(serving, written);
+        served
     };
     tokio::select! {
         biased;

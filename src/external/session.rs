@@ -19,7 +19,7 @@ use super::rpc::RpcError;
 use super::services::OfferedServer;
 use super::updates::{TextChunk, UpdateRelay, UpdateVerdict};
 use super::{client_methods, lock, login, prompt, valid};
-use crate::agents::{ExternalOptionError, ExternalSession, Notifier, StatusUpdate, StopReason, TurnEnd};
+use crate::agents::{ExternalOptionError, ExternalSession, MAX_BACKLOG, Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::broker::Binding;
 use crate::conversation::{Content, Usage};
 use crate::tool::ask::Asker;
@@ -29,9 +29,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long an agent may take to set an option.
 const OPTION_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// Bytes that may wait for the client or the store before the reader pauses.
-const MAX_BACKLOG: usize = 4 << 20;
 
 /// How often the reader checks whether the backlog has shrunk.
 const POLL: Duration = Duration::from_millis(5);

@@ -13,7 +13,7 @@ use super::agent_request::RequestContext;
 use super::remote_error::RemoteError;
 use super::task_update::{RemoteState, StateMessage, TaskPiece, TaskUpdate};
 use super::{CALL_EXTENSION, RemoteSession, result};
-use crate::agents::{Event, Notifier, StatusUpdate, StopReason, TurnEnd};
+use crate::agents::{Event, MAX_BACKLOG, Notifier, StatusUpdate, StopReason, TurnEnd};
 use crate::conversation::{Content, Message, MessagePart, Role, Usage};
 use crate::ids::random_uuid;
 use crate::network::{JsonClientError, JsonReply};
@@ -22,8 +22,6 @@ use crate::network::{JsonClientError, JsonReply};
 const MAX_REQUESTS: usize = 200;
 /// Maximum bytes that the agent sends in one turn. The store keeps its output.
 const MAX_TURN: usize = 16 << 20;
-/// Maximum bytes that wait to be written to the client or the store.
-const MAX_BACKLOG: usize = 4 << 20;
 /// The pause before the backlog or a task is looked at again.
 const BACKLOG_POLL: Duration = Duration::from_millis(10);
 const TASK_POLL: Duration = Duration::from_secs(1);
