@@ -143,9 +143,9 @@ where
             }
             let message = self.transport.receive().await?;
             match admit::<R>(&message, &mut self.requests) {
-                Admission::Pass => return Some(message),
-                Admission::Skip => tracing::debug!("a request has the id of one that has no answer yet"),
-                Admission::Refuse(id) => {
+                MessageAdmission::Pass => return Some(message),
+                MessageAdmission::Skip => tracing::debug!("a request has the id of one that has no answer yet"),
+                MessageAdmission::Refuse(id) => {
                     let problem = format!("more than {MAX_REQUESTS} requests wait for an answer; send it again later");
                     let refusal = self.send(JsonRpcMessage::error(ErrorData::internal_error(problem, None), Some(id)));
                     drop(tokio::spawn(async move { drop(refusal.await) }));
@@ -160,7 +160,7 @@ where
 }
 
 /// What happens to a message of the other side.
-enum Admission {
+enum MessageAdmission {
     Pass,
     /// There can be no answer, because an earlier request has the same id and no answer yet.
     Skip,
@@ -168,11 +168,11 @@ enum Admission {
 }
 
 /// Notes a request, or the end of one that a message cancels.
-fn admit<R: ServiceRole>(message: &RxJsonRpcMessage<R>, requests: &mut HashSet<RequestId>) -> Admission {
+fn admit<R: ServiceRole>(message: &RxJsonRpcMessage<R>, requests: &mut HashSet<RequestId>) -> MessageAdmission {
     match message {
-        JsonRpcMessage::Request(request) if requests.contains(&request.id) => return Admission::Skip,
+        JsonRpcMessage::Request(request) if requests.contains(&request.id) => return MessageAdmission::Skip,
         JsonRpcMessage::Request(request) if requests.len() >= MAX_REQUESTS => {
-            return Admission::Refuse(request.id.clone());
+            return MessageAdmission::Refuse(request.id.clone());
         }
         JsonRpcMessage::Request(request) => drop(requests.insert(request.id.clone())),
         JsonRpcMessage::Notification(notification) => {
@@ -182,7 +182,7 @@ fn admit<R: ServiceRole>(message: &RxJsonRpcMessage<R>, requests: &mut HashSet<R
         }
         JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => {}
     }
-    Admission::Pass
+    MessageAdmission::Pass
 }
 
 /// Counts what is written to it.
