@@ -194,23 +194,17 @@ async fn serve(handler: impl ServerHandler, ended: impl Future<Output = ()>) -> 
     };
     let writing = async {
         let copying = checked_lines::copy(from_server, replies);
-        tokio::join!(copying, checked_lines::write(lines, output))
-    };
-    // After a failure, the client may have stopped reading.
-    let abandoned = async {
-        failed.cancelled().await;
-        tokio::time::sleep(FLUSH_TIMEOUT).await;
-    };
-    let connected = async {
-        let written = async {
-            tokio::select! {
-                _ = writing => {}
-                () = abandoned => {}
-            }
+        // After a failure, the client may have stopped reading.
+        let abandoned = async {
+            failed.cancelled().await;
+            tokio::time::sleep(FLUSH_TIMEOUT).await;
         };
-        let (served, ()) = tokio::join!(serving, written);
-        served
+        tokio::select! {
+            _ = async { tokio::join!(copying, checked_lines::write(lines, output)) } => {}
+            () = abandoned => {}
+        }
     };
+    let connected = async { tokio::join!(serving, writing).0 };
     tokio::select! {
         biased;
         () = ended => Ok(()),
