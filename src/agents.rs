@@ -53,7 +53,7 @@ use crate::tool::{Activity, Notice, ToolOutcome};
 /// Name of the call that records which mode handles a prompt. No model makes it, and no service receives it.
 pub const ROUTE: &str = "route";
 
-/// Bytes that may wait for the client or the store before a turn pauses.
+/// Bytes that may wait for the client or the store before the turn of an external agent pauses.
 pub(crate) const MAX_BACKLOG: usize = 4 << 20;
 
 /// Receives the events and status updates of a turn. No method may block.
@@ -70,8 +70,8 @@ pub trait Notifier: Send + Sync {
         None
     }
 
-    /// Returns the number of bytes that wait to be written to the client or the store. Turns pause while they are more than
-    /// [`MAX_BACKLOG`].
+    /// Returns the number of bytes that wait to be written to the client or the store. A sender that can pause does so
+    /// while they are more than [`MAX_BACKLOG`].
     fn backlog(&self) -> usize {
         0
     }

@@ -10,8 +10,10 @@ use rmcp::model::{CancelledNotification, ErrorData, JsonRpcMessage, RequestId};
 use rmcp::service::{RxJsonRpcMessage, ServiceRole, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
+
+use crate::task::TaskScope;
 
 /// Maximum number of requests that wait for an answer. A further one is refused.
 const MAX_REQUESTS: usize = 1_024;
@@ -27,6 +29,8 @@ pub(crate) struct AnswerLimit<T, F> {
     transport: T,
     /// Requests of the other side without an answer.
     requests: HashSet<RequestId>,
+    /// Sends refusals.
+    refusals: TaskScope,
     unread: Arc<UnreadAnswers>,
     /// Cancelled when the other side has read nothing for too long.
     stalled: CancellationToken,
@@ -34,17 +38,25 @@ pub(crate) struct AnswerLimit<T, F> {
 }
 
 /// Answers that the transport has not sent yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct UnreadAnswers {
     size: Mutex<AnswerSize>,
     /// Notified when one was sent.
     sent: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct AnswerSize {
     count: usize,
     bytes: usize,
+    /// When a limit was reached, or the last answer was sent.
+    progress: Instant,
+}
+
+impl AnswerSize {
+    fn has_room(&self) -> bool {
+        self.count <= MAX_UNREAD && (self.bytes <= MAX_UNREAD_BYTES || self.count <= 1)
+    }
 }
 
 impl UnreadAnswers {
@@ -56,14 +68,14 @@ impl UnreadAnswers {
     async fn wait_for_room(&self) -> bool {
         loop {
             let sent = self.sent.notified();
-            let has_room = {
+            let (has_room, progress) = {
                 let size = self.size();
-                size.count <= MAX_UNREAD && (size.bytes <= MAX_UNREAD_BYTES || size.count <= 1)
+                (size.has_room(), size.progress)
             };
             if has_room {
                 return true;
             }
-            if timeout(STALL_LIMIT, sent).await.is_err() {
+            if timeout_at(progress + STALL_LIMIT, sent).await.is_err() {
                 return false;
             }
         }
@@ -81,6 +93,7 @@ impl Drop for UnreadAnswer {
         let mut size = self.unread.size();
         size.count -= 1;
         size.bytes -= self.bytes;
+        size.progress = Instant::now();
         drop(size);
         self.unread.sent.notify_waiters();
     }
@@ -89,8 +102,10 @@ impl Drop for UnreadAnswer {
 impl<T, F> AnswerLimit<T, F> {
     /// Calls `report` with the reason when the connection ends because the other side reads nothing.
     pub(crate) fn new(transport: T, report: F) -> Self {
-        let (requests, unread, stalled) = (HashSet::new(), Arc::default(), CancellationToken::new());
-        Self { transport, requests, unread, stalled, report }
+        let size = Mutex::new(AnswerSize { count: 0, bytes: 0, progress: Instant::now() });
+        let unread = Arc::new(UnreadAnswers { size, sent: Notify::new() });
+        let (requests, refusals, stalled) = (HashSet::new(), TaskScope::new(), CancellationToken::new());
+        Self { transport, requests, refusals, unread, stalled, report }
     }
 
     /// Counts a message if it is an answer.
@@ -106,8 +121,12 @@ impl<T, F> AnswerLimit<T, F> {
         serde_json::to_writer(&mut counter, message).ok()?;
         let SizeCounter(bytes) = counter;
         let mut size = self.unread.size();
+        let had_room = size.has_room();
         size.count += 1;
         size.bytes += bytes;
+        if had_room {
+            size.progress = Instant::now();
+        }
         Some(UnreadAnswer { unread: Arc::clone(&self.unread), bytes })
     }
 }
@@ -124,8 +143,8 @@ where
         let answer = self.count::<R>(&item);
         let (sending, stalled) = (self.transport.send(item), self.stalled.clone());
         async move {
-            let Some(_answer) = answer else { return sending.await };
-            // The connection ends, so that no answer is necessary.
+            let _unread_until_then = answer;
+            // The connection ends, so that no message is necessary.
             stalled.run_until_cancelled(sending).await.unwrap_or(Ok(()))
         }
     }
@@ -148,7 +167,7 @@ where
                 MessageAdmission::Refuse(id) => {
                     let problem = format!("more than {MAX_REQUESTS} requests wait for an answer; send it again later");
                     let refusal = self.send(JsonRpcMessage::error(ErrorData::internal_error(problem, None), Some(id)));
-                    drop(tokio::spawn(async move { drop(refusal.await) }));
+                    self.refusals.spawn(async move { drop(refusal.await) });
                 }
             }
         }

@@ -5,7 +5,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -15,15 +14,12 @@ use super::budget::BudgetMeter;
 use super::code::{AbandonedThreads, Code, is_own};
 use super::inner_calls::InnerCallLog;
 use super::turn_types::{StopReason, TurnEnd, TurnInput, TurnLimits};
-use super::{Event, History, MAX_BACKLOG, Notifier, RecoveryPolicy, StatusUpdate};
+use super::{Event, History, Notifier, RecoveryPolicy, StatusUpdate};
 use crate::broker::Binding;
 use crate::conversation::{Content, Message, MessagePart, Role, ToolResult, ToolUse, Usage};
 use crate::ids::random_id;
 use crate::llm::{ModelRequest, ModelStop, OfferedTool, Provider};
 use crate::tool::{Activity, CallContext, ExchangeView, InnerCallSink, ServiceError, SessionContext, ToolOutcome};
-
-/// The pause before the backlog is looked at again.
-const BACKLOG_POLL: Duration = Duration::from_millis(10);
 
 /// Connects the model of a session with the tools of its mode.
 pub struct Exchange {
@@ -131,10 +127,7 @@ impl Exchange {
                     let (usage, stopped) = (Usage::default(), Usage::default());
                     Ok(ModelReply { parts: self.aloud(parts), stop: ModelStop::Finished, usage, stopped })
                 }
-                None => {
-                    self.wait_for_backlog(cancel).await;
-                    self.ask(history, turn, cancel).await
-                }
+                None => self.ask(history, turn, cancel).await,
             };
             let ModelReply { parts, stop, usage, stopped } = match answer {
                 Ok(answer) => answer,
@@ -181,13 +174,6 @@ impl Exchange {
             }
         }
         StopReason::Exhausted { why: format!("the model was asked {} times in this turn", self.limits.requests) }
-    }
-
-    /// Waits until the client and the store have taken most of what was sent, or the turn is cancelled.
-    async fn wait_for_backlog(&self, cancel: &CancellationToken) {
-        while self.notifier.backlog() > MAX_BACKLOG && !cancel.is_cancelled() {
-            tokio::time::sleep(BACKLOG_POLL).await;
-        }
     }
 
     fn say(&self, history: &mut History, message: Message) {

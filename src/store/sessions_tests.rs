@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rusqlite::Connection;
@@ -292,6 +293,25 @@ async fn a_write_that_fails_for_a_while_is_told_and_done_later_once() {
     store.sessions.flush(&id).await.unwrap();
     assert_eq!(bodies(&store.sessions, &id).await, ["one", "two", "three"].map(|text| said(text).body));
     assert_eq!(store.sessions.find(&id).await.unwrap().unwrap().title.as_deref(), Some("title"));
+}
+
+#[tokio::test]
+async fn a_write_that_failed_is_tried_again_without_another_one() {
+    let store = store();
+    let id = session_with(&store.sessions, "/here", &["one"]).await;
+    let full = "CREATE TRIGGER full BEFORE INSERT ON event BEGIN SELECT raise(ROLLBACK, 'the disk is full'); END";
+    store.raw().execute_batch(full).unwrap();
+    store.sessions.append(&id, said("two"));
+    store.sessions.flush(&id).await.unwrap_err();
+    assert!(store.sessions.backlog() > 0);
+    store.raw().execute_batch("DROP TRIGGER full").unwrap();
+    let written = async {
+        while store.sessions.backlog() > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), written).await.expect("it is written");
+    assert_eq!(bodies(&store.sessions, &id).await, ["one", "two"].map(|text| said(text).body));
 }
 
 #[tokio::test]

@@ -1,9 +1,7 @@
 //! The loop between a model and its tools. The model is scripted; the binding, the services and the processes
 //! are real.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
-use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
@@ -100,8 +98,6 @@ pub(crate) fn done() -> Result<StreamEvent, LlmError> {
 pub(crate) struct Ear {
     pub(crate) events: Mutex<Vec<Event>>,
     statuses: Mutex<Vec<StatusUpdate>>,
-    /// Bytes that the client has not read.
-    backlog: AtomicUsize,
 }
 
 impl Ear {
@@ -131,10 +127,6 @@ impl Notifier for Ear {
     fn status(&self, status: StatusUpdate) {
         self.statuses.lock().unwrap().push(status);
     }
-
-    fn backlog(&self) -> usize {
-        self.backlog.load(Ordering::Relaxed)
-    }
 }
 
 pub(crate) struct Stage {
@@ -147,7 +139,7 @@ pub(crate) struct Stage {
 
 /// No test waits for a model.
 pub(crate) fn upkeep() -> RecoveryPolicy {
-    let patience = RetryPolicy { pause: Duration::ZERO, ..RetryPolicy::default() };
+    let patience = RetryPolicy { pause: std::time::Duration::ZERO, ..RetryPolicy::default() };
     RecoveryPolicy { retry: patience, ..RecoveryPolicy::default() }
 }
 
@@ -218,19 +210,6 @@ async fn a_tool_call_is_answered_and_the_model_goes_on() {
     assert_eq!(history.len(), 4, "prompt, call, result, answer");
     assert!(results(&history[2])[0].0.contains("the needle"));
     assert_eq!(history[3].text(), "found it");
-    stage.runtime.stop().await;
-}
-
-#[tokio::test]
-async fn the_model_is_asked_once_the_client_has_read() {
-    let stage = Stage::new();
-    let model = Script::new(vec![says("hello")]);
-    stage.ear.backlog.store((4 << 20) + 1, Ordering::Relaxed);
-    let mut turn = Box::pin(stage.turn("coding/backend", &model));
-    tokio::time::timeout(Duration::from_millis(200), &mut turn).await.unwrap_err();
-    assert!(model.requests.lock().unwrap().is_empty(), "the client has read nothing");
-    stage.ear.backlog.store(4 << 20, Ordering::Relaxed);
-    assert_eq!(turn.await.0, StopReason::EndTurn);
     stage.runtime.stop().await;
 }
 
@@ -382,7 +361,7 @@ async fn repeated_connection_loss_ends_the_turn_and_keeps_the_text() {
 #[tokio::test]
 async fn whoever_waits_for_a_model_can_stop_waiting() {
     let stage = Stage::new();
-    let hour = Duration::from_secs(3600);
+    let hour = std::time::Duration::from_secs(3600);
     let busy = || LlmError::Transient { model: "script".into(), reason: "busy".into(), retry_after: Some(hour) };
     let model = Script::new(vec![vec![Err(busy())], vec![Err(busy())]]);
     let (ending, _) = stage.turn("coding/security", &model).await;

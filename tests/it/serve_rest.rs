@@ -1,5 +1,8 @@
 //! The REST API of `skein serve`, as a client of the Agent Communication Protocol meets it.
 
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+use std::io::Write as _;
+
 use serde_json::{Value, json};
 
 use crate::support::model::{Answer, ScriptedModel, asked, has_result};
@@ -426,7 +429,7 @@ fn the_threads_of_a_server_share_a_few_arenas_of_memory() {
     // Other users cannot read the maps of a process that protects its memory.
     let Ok(maps) = std::fs::read_to_string(format!("/proc/{}/maps", server.pid())) else {
         assert!(!rustix::process::geteuid().is_root(), "root reads the maps of each process");
-        eprintln!("left out: only root reads the maps of skein");
+        drop(writeln!(std::io::stderr(), "left out: only root reads the maps of skein"));
         return;
     };
     let arenas = further_arenas(&maps);

@@ -64,15 +64,19 @@ impl SessionWriter {
         self.waiting.push(Job { serial: self.serial, ..job });
     }
 
-    /// Waits for a job, and records the open sessions in the meantime. `None` if the last handle is dropped.
+    /// Waits for a job. In the meantime, records the open sessions and tries to write what could not be written. `None` if
+    /// the last handle is dropped.
     fn next_job(&mut self) -> Option<Job> {
         loop {
             if self.leases.take_change() || Instant::now() >= self.renewal {
                 self.renewal = Instant::now() + RENEWAL;
                 self.record_leases();
             }
-            match self.jobs.recv_timeout(self.renewal.saturating_duration_since(Instant::now())) {
+            let until_renewal = self.renewal.saturating_duration_since(Instant::now());
+            let limit = if self.waiting.is_empty() { until_renewal } else { until_renewal.min(RETRY) };
+            match self.jobs.recv_timeout(limit) {
                 Ok(job) => return Some(job),
+                Err(mpsc::RecvTimeoutError::Timeout) if !self.waiting.is_empty() => self.write(),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return None,
             }
