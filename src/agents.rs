@@ -54,7 +54,7 @@ use crate::tool::{Activity, Notice, ToolOutcome};
 pub const ROUTE: &str = "route";
 
 /// Bytes that may wait for the client or the store before the turn of an external agent pauses.
-pub(crate) const MAX_BACKLOG: usize = 4 << 20;
+pub const MAX_BACKLOG: usize = 4 << 20;
 
 /// Receives the events and status updates of a turn. No method may block.
 pub trait Notifier: Send + Sync {
