@@ -4,15 +4,16 @@
 
 pub mod offline;
 mod chat_history;
-mod completions;
+mod dialect;
 mod failure;
-mod gemini;
 mod known_models;
 mod known_providers;
 mod media;
 mod model_policy;
 mod overflow;
 mod queue;
+#[cfg(any(test, fuzzing))]
+mod reference;
 pub mod remote;
 pub mod replay;
 mod request_rules;
@@ -29,7 +30,7 @@ use crate::conversation::{Message, ToolUse, Usage};
 use crate::ids::ModelRef;
 
 #[cfg(any(test, fuzzing))]
-pub use completions::decode_pieces;
+pub use dialect::decode_pieces;
 pub use model_policy::{AllowedModels, AllowedProviders, ModelPolicy};
 pub use queue::{RequestLimits, RequestOrigin, RequestQueues};
 

@@ -1,4 +1,4 @@
-//! Classifies the errors of `genai` requests: permanent, transient or too long for the window.
+//! Classifies the errors of requests: permanent, transient or too long for the window.
 
 use std::error::Error;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 
-use super::gemini::BLOCK_REASON;
+use super::dialect::{EventError, ProviderError};
 use super::overflow;
 use crate::clock;
 use crate::network::is_trust_failure;
@@ -72,45 +72,44 @@ impl ProviderSecrets {
 impl RequestFailure {
     /// Classifies an error. The reason contains no secret. Each text is hidden once, because a replacement may contain
     /// another secret.
-    pub(super) fn new(error: &genai::Error, secrets: &ProviderSecrets) -> Self {
-        use genai::webc::Error as WebError;
+    pub(super) fn new(error: &ProviderError, secrets: &ProviderSecrets) -> Self {
         match error {
-            // genai wraps an HTTP error that it finds while it opens the stream.
-            genai::Error::WebStream { error: inner, .. } => match inner.downcast_ref::<genai::Error>() {
-                Some(inner) => Self::new(inner, secrets),
-                None => Self {
-                    reason: secrets.hide(&unreachable_reason(inner.as_ref()).unwrap_or_else(|| chain(error))),
-                    kind: connection_failure(inner.as_ref()),
-                },
+            ProviderError::Connection(cause) => Self {
+                reason: secrets.hide(&unreachable_reason(cause.as_ref()).unwrap_or_else(|| chain(error))),
+                kind: connection_failure(cause.as_ref()),
             },
-            genai::Error::HttpError { status, headers, body, .. }
-            | genai::Error::WebModelCall {
-                webc_error: WebError::ResponseFailedStatus { status, body, headers }, ..
-            } => Self::from_status(*status, headers, body, secrets),
-            // The provider reported an error in the middle of the answer.
-            genai::Error::ChatResponse { body, .. } => {
-                if let Some(reason) = body[BLOCK_REASON].as_str() {
-                    let reason = format!("it blocked the prompt: {}", secrets.brief(reason));
-                    return Self { reason, kind: FailureKind::Lasting };
-                }
-                let body = body.to_string();
-                let passing = ["overloaded", "rate_limit", "server_error", "api_error", "unavailable", "timeout"];
-                let kind = if overflow::is_overflow(&body) {
-                    FailureKind::Overflow
-                } else if passing.iter().any(|word| body.to_lowercase().contains(word)) {
-                    FailureKind::Transient { retry_after: None }
-                } else {
-                    FailureKind::Lasting
-                };
-                Self { reason: format!("it broke off: {}", secrets.brief(&body)), kind }
+            ProviderError::Status { status, headers, body } => Self::from_status(*status, headers, body, secrets),
+            ProviderError::Blocked(reason) => {
+                let reason = format!("it blocked the prompt: {}", secrets.brief(reason));
+                Self { reason, kind: FailureKind::Lasting }
             }
-            // A response that does not parse was cut off or damaged on its way.
-            genai::Error::StreamParse { .. } | genai::Error::WebModelCall { webc_error: WebError::Reqwest(_), .. } => {
-                let reason = unreachable_reason(error).unwrap_or_else(|| chain(error));
-                Self { reason: secrets.hide(&reason), kind: connection_failure(error) }
+            ProviderError::BrokenOff(reason) => {
+                let reason = format!("it broke off: {}", secrets.brief(reason));
+                Self { reason, kind: FailureKind::Transient { retry_after: None } }
             }
-            _ => Self { reason: secrets.hide(&chain(error)), kind: FailureKind::Lasting },
+            ProviderError::Reported(body) => Self::from_report(&body.to_string(), secrets),
+            // Bytes that are no events were damaged on their way.
+            ProviderError::Malformed(_) | ProviderError::Events(EventError::Text(_)) => {
+                Self { reason: secrets.hide(&chain(error)), kind: FailureKind::Transient { retry_after: None } }
+            }
+            // The same request would get the same answer, so that a retry is of no use.
+            ProviderError::Events(EventError::TooLong) | ProviderError::CallsTooLong => {
+                Self { reason: secrets.hide(&chain(error)), kind: FailureKind::Lasting }
+            }
         }
+    }
+
+    /// Classifies an error that the provider reported in the middle of the answer.
+    fn from_report(body: &str, secrets: &ProviderSecrets) -> Self {
+        let passing = ["overloaded", "rate_limit", "server_error", "api_error", "unavailable", "timeout"];
+        let kind = if overflow::is_overflow(body) {
+            FailureKind::Overflow
+        } else if passing.iter().any(|word| body.to_lowercase().contains(word)) {
+            FailureKind::Transient { retry_after: None }
+        } else {
+            FailureKind::Lasting
+        };
+        Self { reason: format!("it broke off: {}", secrets.brief(body)), kind }
     }
 
     fn from_status(status: StatusCode, headers: &HeaderMap, body: &str, secrets: &ProviderSecrets) -> Self {

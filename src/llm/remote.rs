@@ -1,8 +1,8 @@
-//! Asks language models over HTTP, through the `genai` crate, which implements the providers' dialects.
+//! A model behind an HTTP API: its key, its queue, and its answers as events.
 //!
 //! Invariant: keys come from the front end and go only to their provider. No error and no log contains a key.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -10,26 +10,22 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream, Stream};
-use genai::adapter::AdapterKind;
-use genai::chat::{
-    ChatMessage, ChatOptions, ChatRequest, ChatStreamEvent, MessageContent, StopReason, StreamEnd, Tool,
-};
+use genai::chat::{ChatMessage, StopReason};
 use genai::resolver::{AuthData, Endpoint};
-use genai::{Client, ModelIden, ModelSpec, ServiceTarget};
+use genai::{ModelIden, ServiceTarget};
 use serde_json::{Map, Value};
 
 use super::chat_history::chat_history;
-use super::completions::{AnswerEvents, CompletionsClient, HEADER_TIMEOUT, READ_TIMEOUT};
+use super::dialect::{AnswerEnd, AnswerEvent, AnswerEvents, ModelClient, ProviderError};
 use super::failure::{FailureKind, ProviderSecrets, RequestFailure};
-use super::gemini::{self, PromptBlock};
 use super::known_providers::{KNOWN, KnownProvider, OWN};
 use super::queue::{QueueTicket, RequestPlace, RequestQueue};
 use super::request_rules::RequestRules;
 use super::{
-    EarlierThoughts, LlmError, MAX_ANSWER, ModelInfo, ModelRegistry, ModelRequest, ModelStop, OfferedTool, Price,
-    Provider, RequestOrigin, StreamEvent,
+    EarlierThoughts, LlmError, ModelInfo, ModelRegistry, ModelRequest, ModelStop, OfferedTool, Price, Provider,
+    RequestOrigin, StreamEvent,
 };
-use crate::conversation::{ToolUse, Usage};
+use crate::conversation::ToolUse;
 use crate::ids::ModelRef;
 use crate::network;
 
@@ -40,9 +36,10 @@ const QUEUE_NOTICE: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct HttpProvider {
     name: ModelRef,
-    client: Client,
-    /// Asks the model in place of genai, if genai is not necessary.
-    completions: Option<Arc<CompletionsClient>>,
+    client: Arc<ModelClient>,
+    /// Asks the model in place of the client.
+    #[cfg(any(test, fuzzing))]
+    reference: Option<super::reference::Reference>,
     /// Kept to remove them from error texts.
     secrets: ProviderSecrets,
     target: ServiceTarget,
@@ -105,59 +102,51 @@ impl HttpProvider {
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| unusable(error.to_string()))?;
-        let completions = CompletionsClient::for_target(&target, http.clone()).map(Arc::new);
-        let client = Client::builder().with_reqwest(http).build().map_err(|error| unusable(error.to_string()))?;
+        let client = ModelClient::new(&target, http)
+            .map(Arc::new)
+            .map_err(|error| unusable(format!("its address is not a URL: {error}")))?;
         let facts = models.info(name, has_own_address);
         let limits = configured.map(|address| address.limits).unwrap_or_default();
         let queue = models.queues.queue(target.endpoint.base_url(), key.as_deref(), limits);
         let secrets = ProviderSecrets::new(key.as_deref(), target.endpoint.base_url());
         let rules = RequestRules::new(known.kind, &name.to_string(), model, target.endpoint.base_url());
         let (name, origin) = (name.clone(), RequestOrigin::default());
-        Ok(Self { name, client, completions, secrets, target, rules, facts, queue, origin })
+        Ok(Self {
+            name,
+            client,
+            #[cfg(any(test, fuzzing))]
+            reference: None,
+            secrets,
+            target,
+            rules,
+            facts,
+            queue,
+            origin,
+        })
     }
 
-    /// Returns the same model, which genai always asks, for the fuzzer.
+    /// Returns the same model, which genai asks, to compare both.
     #[cfg(any(test, fuzzing))]
-    pub fn with_genai_only(self) -> Self {
-        Self { completions: None, ..self }
+    pub fn through_genai(self) -> Self {
+        Self { reference: Some(super::reference::Reference::new(self.target.clone())), ..self }
     }
 
-    /// Converts a request to the types of the client that sends it.
-    fn prepare(&self, request: &ModelRequest) -> PreparedRequest {
-        let messages = chat_history(request, &self.rules);
-        match &self.completions {
-            Some(client) => {
-                let (client, tools) = (Arc::clone(client), Arc::clone(&request.tools));
-                PreparedRequest::Completions { client, messages, tools }
-            }
-            None => PreparedRequest::Genai(with_tools(ChatRequest::new(messages), &request.tools)),
+    /// Returns the events of the answer. The first poll sends the request.
+    fn ask(&self, request: &PreparedRequest) -> Result<AnswerEvents, LlmError> {
+        #[cfg(any(test, fuzzing))]
+        if let Some(reference) = &self.reference {
+            return Ok(reference.ask(request.messages.clone(), &request.tools));
         }
+        self.client.ask(&request.messages, &request.tools).map_err(|error| LlmError::Failed {
+            model: self.name.to_string(),
+            reason: format!("its request cannot be written: {error}"),
+        })
     }
 
-    async fn open(&self, request: PreparedRequest) -> Result<AnswerEvents, LlmError> {
-        let request = match request {
-            PreparedRequest::Completions { client, messages, tools } => {
-                return client.ask(&messages, &tools).map_err(|error| self.failure(&error));
-            }
-            PreparedRequest::Genai(request) => request,
-        };
-        let mut options = ChatOptions::default()
-            .with_capture_usage(true)
-            .with_capture_tool_calls(true)
-            .with_stream_header_timeout(HEADER_TIMEOUT)
-            .with_stream_read_timeout(READ_TIMEOUT);
-        let model = self.target.model.clone();
-        let block = PromptBlock::default();
-        if model.adapter_kind == AdapterKind::Gemini {
-            options = block.watch(options);
+    fn failure(&self, error: &ProviderError) -> LlmError {
+        if matches!(error, ProviderError::CallsTooLong) {
+            return LlmError::AnswerTooLong { model: self.name.to_string() };
         }
-        let target = ModelSpec::Target(self.target.clone());
-        let response = self.client.exec_chat_stream(target, request, Some(&options)).await;
-        let stream = response.map_err(|error| self.failure(&error))?.stream;
-        Ok(stream.map(move |event| block.explain(event, &model)).boxed())
-    }
-
-    fn failure(&self, error: &genai::Error) -> LlmError {
         let failed = RequestFailure::new(error, &self.secrets);
         let (model, reason) = (self.name.to_string(), failed.reason);
         match failed.kind {
@@ -203,20 +192,22 @@ impl Provider for HttpProvider {
 
     fn stream(&self, request: ModelRequest) -> BoxStream<'_, Result<StreamEvent, LlmError>> {
         let ticket = self.queue.enter(&self.origin);
-        let begin = RequestStep::Queue { ticket, request: Box::new(self.prepare(&request)), is_told: false };
+        let messages = chat_history(&request, &self.rules);
+        let request = PreparedRequest { messages, tools: request.tools };
+        let begin = RequestStep::Queue { ticket, request, is_told: false };
         stream::unfold(begin, |step| self.step(step)).flatten().boxed()
     }
 }
 
-/// A request in the types of the client that sends it.
-enum PreparedRequest {
-    Completions { client: Arc<CompletionsClient>, messages: Vec<ChatMessage>, tools: Arc<[OfferedTool]> },
-    Genai(ChatRequest),
+/// A request whose messages are converted.
+struct PreparedRequest {
+    messages: Vec<ChatMessage>,
+    tools: Arc<[OfferedTool]>,
 }
 
 /// Where a request is on its way.
 enum RequestStep {
-    Queue { ticket: QueueTicket, request: Box<PreparedRequest>, is_told: bool },
+    Queue { ticket: QueueTicket, request: PreparedRequest, is_told: bool },
     Sent,
 }
 
@@ -238,9 +229,8 @@ impl HttpProvider {
             events: stream::empty().boxed(),
             pending: VecDeque::new(),
             is_heard: false,
-            arguments: Arguments::default(),
         };
-        match self.open(*request).await {
+        match self.ask(&request) {
             Ok(events) => answer.events = events,
             Err(error) => answer.pending.push_back(Err(error)),
         }
@@ -257,7 +247,6 @@ struct AnswerStream<'a> {
     /// Events that were converted and not returned yet.
     pending: VecDeque<Result<StreamEvent, LlmError>>,
     is_heard: bool,
-    arguments: Arguments,
 }
 
 impl Stream for AnswerStream<'_> {
@@ -276,13 +265,15 @@ impl Stream for AnswerStream<'_> {
                 answer.pending.push_back(Err(answer.provider.cut(reason)));
                 break;
             };
-            if answer.arguments.exceed(&event) {
-                let model = answer.provider.name.to_string();
-                answer.pending.push_back(Err(LlmError::AnswerTooLong { model }));
-            } else {
-                answer.provider.translate_event(event, &mut answer.pending);
+            match event {
+                Ok(AnswerEvent::Text(text)) => answer.pending.push_back(Ok(StreamEvent::Text(text))),
+                Ok(AnswerEvent::Thought(text)) => answer.pending.push_back(Ok(StreamEvent::Thought(text))),
+                Ok(AnswerEvent::End(end)) => {
+                    answer.pending.extend(end_events(end, &answer.provider.rules).into_iter().map(Ok));
+                }
+                Err(error) => answer.pending.push_back(Err(answer.provider.failure(&error))),
             }
-            answer.is_heard |= !answer.pending.is_empty();
+            answer.is_heard = true;
         }
         let event = answer.pending.pop_front();
         match &event {
@@ -303,69 +294,15 @@ impl HttpProvider {
     fn cut(&self, reason: &str) -> LlmError {
         LlmError::Transient { model: self.name.to_string(), reason: reason.to_owned(), retry_after: None }
     }
-
-    /// Adds the events that an event of the provider stands for.
-    fn translate_event(
-        &self,
-        event: genai::Result<ChatStreamEvent>,
-        pending: &mut VecDeque<Result<StreamEvent, LlmError>>,
-    ) {
-        match event {
-            Ok(ChatStreamEvent::Chunk(chunk)) => pending.push_back(Ok(StreamEvent::Text(chunk.content))),
-            Ok(ChatStreamEvent::ReasoningChunk(chunk)) => pending.push_back(Ok(StreamEvent::Thought(chunk.content))),
-            Ok(ChatStreamEvent::End(end)) => {
-                let is_gemini = self.target.model.adapter_kind == AdapterKind::Gemini;
-                match is_gemini.then(|| gemini::find_break(&end)).flatten() {
-                    Some(reason) => pending.push_back(Err(self.cut(&reason))),
-                    None => pending.extend(end_events(end, &self.rules).into_iter().map(Ok)),
-                }
-            }
-            // genai returns the complete calls with the end event, and their signatures with them.
-            Ok(
-                ChatStreamEvent::ToolCallChunk(_)
-                | ChatStreamEvent::ThoughtSignatureChunk(_)
-                | ChatStreamEvent::Start
-                | ChatStreamEvent::Heartbeat,
-            ) => {}
-            Err(error) => pending.push_back(Err(self.failure(&error))),
-        }
-    }
 }
 
-/// Counts the bytes of call arguments, which genai collects until the answer ends.
-#[derive(Default)]
-struct Arguments {
-    /// Bytes by call id. Every chunk repeats the earlier arguments of its call.
-    sizes: HashMap<String, usize>,
-    total: usize,
-}
-
-impl Arguments {
-    /// Counts the event. Returns true once the arguments exceed [`MAX_ANSWER`].
-    fn exceed(&mut self, event: &genai::Result<ChatStreamEvent>) -> bool {
-        if let Ok(ChatStreamEvent::ToolCallChunk(chunk)) = event {
-            let call = &chunk.tool_call;
-            let size = call.fn_name.len() + call.fn_arguments.as_str().map_or(0, str::len);
-            let before = self.sizes.insert(call.call_id.clone(), size).unwrap_or_default();
-            self.total += size.saturating_sub(before);
-        }
-        self.total > MAX_ANSWER
-    }
-}
-
-fn end_events(end: StreamEnd, rules: &RequestRules) -> Vec<StreamEvent> {
-    let usage = end.captured_usage.unwrap_or_default();
-    let count = |tokens: Option<i32>| tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or_default();
-    let cached = usage.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens);
-    let usage =
-        Usage { input: count(usage.prompt_tokens), output: count(usage.completion_tokens), cached: count(cached) };
-    let stop = match end.captured_stop_reason {
+fn end_events(end: AnswerEnd, rules: &RequestRules) -> Vec<StreamEvent> {
+    let stop = match end.stop {
         Some(StopReason::MaxTokens(_)) => ModelStop::Length,
         Some(StopReason::ContentFilter(_)) => ModelStop::Refused,
         _ => ModelStop::Finished,
     };
-    let calls = end.captured_content.map(MessageContent::into_tool_calls).unwrap_or_default();
-    let calls = calls.into_iter().map(|call| {
+    let calls = end.calls.into_iter().map(|call| {
         let arguments = match call.fn_arguments {
             // Empty text means no arguments, unless the answer reached its maximum length before they arrived.
             Value::String(text) if text.trim().is_empty() && stop != ModelStop::Length => Value::Object(Map::new()),
@@ -374,7 +311,7 @@ fn end_events(end: StreamEnd, rules: &RequestRules) -> Vec<StreamEvent> {
         let signature = rules.sign(call.thought_signatures);
         StreamEvent::ToolUse(ToolUse { id: call.call_id, name: call.fn_name, arguments, signature })
     });
-    calls.chain([StreamEvent::Done { stop, usage }]).collect()
+    calls.chain([StreamEvent::Done { stop, usage: end.usage }]).collect()
 }
 
 /// Returns the address that the paths of the provider's API are joined to. Its path ends with `/`, as that of a folder.
@@ -390,21 +327,13 @@ fn address(known: &KnownProvider, base: Option<String>) -> String {
     format!("{path}{version}/{query}")
 }
 
-/// Adds the tools to a request of genai.
-fn with_tools(chat: ChatRequest, tools: &[OfferedTool]) -> ChatRequest {
-    if tools.is_empty() {
-        return chat;
-    }
-    let tools = tools.iter().map(|tool| {
-        let schema = Value::Object(tool.schema.as_ref().clone());
-        Tool::new(tool.name.clone()).with_description(tool.description.clone()).with_schema(schema)
-    });
-    chat.with_tools(tools)
-}
-
 #[cfg(test)]
 #[path = "dialect_tests.rs"]
 mod dialect_tests;
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod answer_tests;
 
 #[cfg(test)]
 mod tests {

@@ -4,21 +4,45 @@ use std::borrow::Cow;
 
 use genai::chat::{Binary, BinarySource, ChatMessage, ChatRole, ContentPart};
 use serde::{Serialize, Serializer};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
+
+use crate::llm::OfferedTool;
+use crate::llm::dialect::{is_cached, join_texts};
+
+/// What a request has besides tools and messages.
+pub(super) struct RequestOptions<'a> {
+    pub(super) model: &'a str,
+    /// Whether the model thinks. `None` if the provider takes no such field.
+    pub(super) thinking: Option<bool>,
+    pub(super) effort: Option<&'static str>,
+    pub(super) marks_cache: bool,
+}
 
 /// Returns the body of a request as JSON.
 pub(super) fn write_body(
-    model: &str,
+    options: &RequestOptions<'_>,
     tools: Option<&RawValue>,
     messages: &[ChatMessage],
 ) -> serde_json::Result<Vec<u8>> {
     let mut entries = Vec::with_capacity(messages.len());
     for message in messages {
-        push_entries(&mut entries, message);
+        let is_marked = options.marks_cache && is_cached(message);
+        push_entries(&mut entries, message, is_marked);
     }
+    let ttl = messages.iter().any(is_cached).then_some("30m");
     // The tools come before the messages, which change: providers cache the beginning of a request.
-    let stream_options = StreamOptions { include_usage: true };
-    serde_json::to_vec(&RequestBody { model, stream: true, tools, messages: entries, stream_options })
+    let body = RequestBody {
+        model: options.model,
+        stream: true,
+        prompt_cache_options: options.marks_cache.then_some(CacheOptions { mode: "explicit", ttl }),
+        thinking: options.thinking.map(|thinks| ThinkingSwitch { kind: if thinks { "enabled" } else { "disabled" } }),
+        reasoning_effort: options.effort,
+        tools,
+        messages: entries,
+        stream_options: StreamOptions { include_usage: true },
+    };
+    serde_json::to_vec(&body)
 }
 
 #[derive(Serialize)]
@@ -26,14 +50,58 @@ struct RequestBody<'a> {
     model: &'a str,
     stream: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_cache_options: Option<CacheOptions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking: Option<ThinkingSwitch>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_effort: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<&'a RawValue>,
     messages: Vec<MessageEntry<'a>>,
     stream_options: StreamOptions,
 }
 
 #[derive(Serialize)]
+struct CacheOptions {
+    mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttl: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct ThinkingSwitch {
+    #[serde(rename = "type")]
+    kind: &'static str,
+}
+
+#[derive(Serialize)]
 struct StreamOptions {
     include_usage: bool,
+}
+
+#[derive(Serialize)]
+struct ToolEntry<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: ToolFunction<'a>,
+}
+
+#[derive(Serialize)]
+struct ToolFunction<'a> {
+    name: &'a str,
+    description: &'a str,
+    parameters: &'a Map<String, Value>,
+    strict: bool,
+}
+
+pub(super) fn write_tools(tools: &[OfferedTool]) -> serde_json::Result<Box<RawValue>> {
+    to_raw_value(&tools.iter().map(tool_entry).collect::<Vec<_>>())
+}
+
+fn tool_entry(tool: &OfferedTool) -> ToolEntry<'_> {
+    let (name, description) = (tool.name.as_str(), tool.description.as_str());
+    let function = ToolFunction { name, description, parameters: &tool.schema, strict: false };
+    ToolEntry { kind: "function", function }
 }
 
 #[derive(Serialize)]
@@ -59,13 +127,28 @@ impl<'a> MessageEntry<'a> {
 #[serde(untagged)]
 enum ContentEntry<'a> {
     Text(Cow<'a, str>),
-    Parts(Vec<PartEntry<'a>>),
+    Parts(Vec<PartItem<'a>>),
+}
+
+/// A part, and whether the provider caches the request up to it.
+#[derive(Serialize)]
+struct PartItem<'a> {
+    #[serde(flatten)]
+    part: PartEntry<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_cache_breakpoint: Option<CacheOptions>,
+}
+
+impl<'a> From<PartEntry<'a>> for PartItem<'a> {
+    fn from(part: PartEntry<'a>) -> Self {
+        Self { part, prompt_cache_breakpoint: None }
+    }
 }
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum PartEntry<'a> {
-    Text { text: &'a str },
+    Text { text: Cow<'a, str> },
     InputAudio { input_audio: AudioEntry<'a> },
     ImageUrl { image_url: UrlEntry<'a> },
     VideoUrl { video_url: UrlEntry<'a> },
@@ -118,28 +201,40 @@ impl Serialize for DataUrl<'_> {
     }
 }
 
-fn push_entries<'a>(entries: &mut Vec<MessageEntry<'a>>, message: &'a ChatMessage) {
+/// Adds the entries of a message. If it is marked, the provider caches the request up to its last part.
+fn push_entries<'a>(entries: &mut Vec<MessageEntry<'a>>, message: &'a ChatMessage, is_marked: bool) {
     let texts = message.content.texts();
     match message.role {
         ChatRole::System if texts.is_empty() => {}
+        ChatRole::System if is_marked => {
+            let text = PartEntry::Text { text: join_texts(&texts) };
+            entries.push(MessageEntry::new("system", mark_last_part([text])));
+        }
         ChatRole::System => entries.push(MessageEntry::new("system", ContentEntry::Text(join_texts(&texts)))),
+        ChatRole::User if is_marked => {
+            let parts = message.content.parts().iter().filter_map(part_entry);
+            entries.push(MessageEntry::new("user", mark_last_part(parts)));
+        }
         ChatRole::User if message.content.is_text_only() => {
             entries.push(MessageEntry::new("user", ContentEntry::Text(join_texts(&texts))));
         }
         ChatRole::User => {
-            let parts = message.content.parts().iter().filter_map(part_entry).collect();
+            let parts = message.content.parts().iter().filter_map(part_entry).map(PartItem::from).collect();
             entries.push(MessageEntry::new("user", ContentEntry::Parts(parts)));
         }
         ChatRole::Assistant => {
-            let text = match texts.as_slice() {
-                &[text] => Cow::Borrowed(text),
-                texts => Cow::Owned(texts.join("\n\n")),
+            let content = match texts.as_slice() {
+                texts if is_marked => {
+                    mark_last_part(texts.iter().map(|text| PartEntry::Text { text: Cow::Borrowed(text) }))
+                }
+                &[text] => ContentEntry::Text(Cow::Borrowed(text)),
+                texts => ContentEntry::Text(Cow::Owned(texts.join("\n\n"))),
             };
             let parts = message.content.parts();
             let tool_calls = parts.iter().filter_map(call_entry).collect();
             let thoughts: Vec<_> = parts.iter().filter_map(ContentPart::as_reasoning_content).collect();
             let reasoning_content = (!thoughts.is_empty()).then(|| thoughts.join("\n"));
-            let entry = MessageEntry::new("assistant", ContentEntry::Text(text));
+            let entry = MessageEntry::new("assistant", content);
             entries.push(MessageEntry { tool_calls, reasoning_content, ..entry });
         }
         ChatRole::Tool => entries.extend(message.content.parts().iter().filter_map(|part| match part {
@@ -152,26 +247,19 @@ fn push_entries<'a>(entries: &mut Vec<MessageEntry<'a>>, message: &'a ChatMessag
     }
 }
 
-/// Joins the texts of a message with a blank line between two.
-fn join_texts<'a>(texts: &[&'a str]) -> Cow<'a, str> {
-    if let &[text] = texts {
-        return Cow::Borrowed(text);
+/// Marks the last part that a provider can cache up to.
+fn mark_last_part<'a>(parts: impl IntoIterator<Item = PartEntry<'a>>) -> ContentEntry<'a> {
+    let mut items: Vec<_> = parts.into_iter().map(PartItem::from).collect();
+    let is_markable = |item: &&mut PartItem<'_>| !matches!(item.part, PartEntry::VideoUrl { .. });
+    if let Some(last) = items.iter_mut().rev().find(is_markable) {
+        last.prompt_cache_breakpoint = Some(CacheOptions { mode: "explicit", ttl: None });
     }
-    let mut joined = String::new();
-    for text in texts {
-        if joined.ends_with('\n') {
-            joined.push('\n');
-        } else if !joined.is_empty() {
-            joined.push_str("\n\n");
-        }
-        joined.push_str(text);
-    }
-    Cow::Owned(joined)
+    ContentEntry::Parts(items)
 }
 
 fn part_entry(part: &ContentPart) -> Option<PartEntry<'_>> {
     match part {
-        ContentPart::Text(text) => Some(PartEntry::Text { text: text.as_str() }),
+        ContentPart::Text(text) => Some(PartEntry::Text { text: Cow::Borrowed(text) }),
         ContentPart::Binary(binary) => binary_entry(binary),
         // A message of the user has no other parts.
         _ => None,

@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::llm::OfferedTool;
@@ -25,8 +24,12 @@ struct ToolText {
 }
 
 impl ToolTexts {
-    /// Returns the JSON text of the tools. `None` if there are no tools.
-    pub(super) fn text(&self, tools: &Arc<[OfferedTool]>) -> serde_json::Result<Option<Arc<RawValue>>> {
+    /// Returns the JSON text of the tools, which `write` writes if it is not known. `None` if there are no tools.
+    pub(super) fn text(
+        &self,
+        tools: &Arc<[OfferedTool]>,
+        write: impl Fn(&[OfferedTool]) -> serde_json::Result<Box<RawValue>>,
+    ) -> serde_json::Result<Option<Arc<RawValue>>> {
         if tools.is_empty() {
             return Ok(None);
         }
@@ -34,7 +37,7 @@ impl ToolTexts {
         let place = lists.iter().position(|list| is_same(&list.tools, tools));
         let list = match place.and_then(|place| lists.remove(place)) {
             Some(list) => list,
-            None => ToolText { tools: Arc::clone(tools), text: write_tools(tools)?.into() },
+            None => ToolText { tools: Arc::clone(tools), text: write(tools)?.into() },
         };
         let text = Arc::clone(&list.text);
         lists.push_front(list);
@@ -72,34 +75,10 @@ fn has_same_text(one: &Value, other: &Value) -> bool {
     }
 }
 
-#[derive(Serialize)]
-struct ToolEntry<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    function: ToolFunction<'a>,
-}
-
-#[derive(Serialize)]
-struct ToolFunction<'a> {
-    name: &'a str,
-    description: &'a str,
-    parameters: &'a Map<String, Value>,
-    strict: bool,
-}
-
-fn write_tools(tools: &[OfferedTool]) -> serde_json::Result<Box<RawValue>> {
-    to_raw_value(&tools.iter().map(tool_entry).collect::<Vec<_>>())
-}
-
-fn tool_entry(tool: &OfferedTool) -> ToolEntry<'_> {
-    let (name, description) = (tool.name.as_str(), tool.description.as_str());
-    let function = ToolFunction { name, description, parameters: &tool.schema, strict: false };
-    ToolEntry { kind: "function", function }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use serde_json::value::to_raw_value;
 
     use super::*;
 
@@ -109,22 +88,26 @@ mod tests {
         Arc::from([tool])
     }
 
+    fn write(tools: &[OfferedTool]) -> serde_json::Result<Box<RawValue>> {
+        to_raw_value(&tools.iter().map(|tool| (&tool.name, &tool.schema)).collect::<Vec<_>>())
+    }
+
     #[test]
     fn equal_tools_have_one_text() {
         let texts = ToolTexts::default();
-        let first = texts.text(&tools("read", json!({"type": "object"}))).unwrap().unwrap();
-        let again = texts.text(&tools("read", json!({"type": "object"}))).unwrap().unwrap();
+        let first = texts.text(&tools("read", json!({"type": "object"})), write).unwrap().unwrap();
+        let again = texts.text(&tools("read", json!({"type": "object"})), write).unwrap().unwrap();
         assert!(Arc::ptr_eq(&first, &again), "the text is written once");
-        let other = texts.text(&tools("read", json!({"type": "object", "required": []}))).unwrap().unwrap();
+        let other = texts.text(&tools("read", json!({"type": "object", "required": []})), write).unwrap().unwrap();
         assert_ne!(first.get(), other.get());
-        assert!(texts.text(&Arc::from([])).unwrap().is_none());
+        assert!(texts.text(&Arc::from([]), write).unwrap().is_none());
     }
 
     #[test]
     fn schemas_in_another_order_have_another_text() {
         let texts = ToolTexts::default();
-        let one = texts.text(&tools("read", json!({"a": {"x": 1, "y": [2]}}))).unwrap().unwrap();
-        let two = texts.text(&tools("read", json!({"a": {"y": [2], "x": 1}}))).unwrap().unwrap();
+        let one = texts.text(&tools("read", json!({"a": {"x": 1, "y": [2]}})), write).unwrap().unwrap();
+        let two = texts.text(&tools("read", json!({"a": {"y": [2], "x": 1}})), write).unwrap().unwrap();
         assert!(one.get().contains(r#"{"x":1,"y":[2]}"#), "{one}");
         assert!(two.get().contains(r#"{"y":[2],"x":1}"#), "{two}");
     }
@@ -132,16 +115,16 @@ mod tests {
     #[test]
     fn the_list_with_the_oldest_use_goes_first() {
         let texts = ToolTexts::default();
-        let first = texts.text(&tools("first", json!({}))).unwrap().unwrap();
-        let second = texts.text(&tools("second", json!({}))).unwrap().unwrap();
+        let first = texts.text(&tools("first", json!({})), write).unwrap().unwrap();
+        let second = texts.text(&tools("second", json!({})), write).unwrap().unwrap();
         for number in 2..MAX_LISTS {
-            texts.text(&tools(&format!("tool{number}"), json!({}))).unwrap();
+            texts.text(&tools(&format!("tool{number}"), json!({})), write).unwrap();
         }
         // The first is used again, so that the second has the oldest use.
-        assert!(Arc::ptr_eq(&first, &texts.text(&tools("first", json!({}))).unwrap().unwrap()));
-        texts.text(&tools("new", json!({}))).unwrap();
+        assert!(Arc::ptr_eq(&first, &texts.text(&tools("first", json!({})), write).unwrap().unwrap()));
+        texts.text(&tools("new", json!({})), write).unwrap();
         assert_eq!(texts.lists.lock().unwrap().len(), MAX_LISTS);
-        assert!(Arc::ptr_eq(&first, &texts.text(&tools("first", json!({}))).unwrap().unwrap()));
-        assert!(!Arc::ptr_eq(&second, &texts.text(&tools("second", json!({}))).unwrap().unwrap()));
+        assert!(Arc::ptr_eq(&first, &texts.text(&tools("first", json!({})), write).unwrap().unwrap()));
+        assert!(!Arc::ptr_eq(&second, &texts.text(&tools("second", json!({})), write).unwrap().unwrap()));
     }
 }

@@ -1,0 +1,265 @@
+//! Answers in the dialects of Anthropic and Google, most of them compared with what genai reads.
+
+use serde_json::json;
+
+use super::dialect_tests::{HEAD, TwiceServer, ask_both, events, prompt};
+use super::*;
+use crate::conversation::{Message, MessagePart, Role, ToolResult};
+use crate::llm::MAX_ANSWER;
+
+const CLAUDE: (&str, &str) = ("anthropic", "claude-opus-4-8");
+const GEMINI: (&str, &str) = ("google", "gemini-2.5-flash");
+
+/// Writes an answer of events, each with its type as its name.
+fn named_events(pieces: &[Value]) -> String {
+    let event = |piece: &Value| format!("event: {}\ndata: {piece}\n\n", piece["type"].as_str().unwrap());
+    pieces.iter().map(event).collect()
+}
+
+fn start(index: u32, block: &Value) -> Value {
+    json!({"type": "content_block_start", "index": index, "content_block": block})
+}
+
+fn delta(index: u32, delta: &Value) -> Value {
+    json!({"type": "content_block_delta", "index": index, "delta": delta})
+}
+
+fn stop(index: u32) -> Value {
+    json!({"type": "content_block_stop", "index": index})
+}
+
+fn message_start(usage: &Value) -> Value {
+    json!({"type": "message_start", "message": {"role": "assistant", "content": [], "usage": usage}})
+}
+
+fn message_end(reason: &str, usage: &Value) -> [Value; 2] {
+    let delta = json!({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": usage});
+    [delta, json!({"type": "message_stop"})]
+}
+
+fn text_block() -> Vec<Value> {
+    let text = |text: &str| delta(0, &json!({"type": "text_delta", "text": text}));
+    vec![start(0, &json!({"type": "text", "text": ""})), text("hello"), text(" \"wörld\"\n\u{1F600}"), stop(0)]
+}
+
+fn call_block(index: u32, pieces: &[&str]) -> Vec<Value> {
+    let id = format!("toolu_{index}");
+    let input = |piece: &&str| delta(index, &json!({"type": "input_json_delta", "partial_json": piece}));
+    let begin = start(index, &json!({"type": "tool_use", "id": id, "name": "read", "input": {}}));
+    [begin].into_iter().chain(pieces.iter().map(input)).collect()
+}
+
+fn answers_of_claude() -> Vec<Vec<Value>> {
+    let usage =
+        json!({"input_tokens": 7, "cache_creation_input_tokens": 5, "cache_read_input_tokens": 3, "output_tokens": 1});
+    let (begin, ping) = (message_start(&usage), json!({"type": "ping"}));
+    let end = |reason: &str| message_end(reason, &json!({"output_tokens": 20})).to_vec();
+    let thinking = vec![
+        start(0, &json!({"type": "thinking", "thinking": "h", "signature": ""})),
+        delta(0, &json!({"type": "thinking_delta", "thinking": "m"})),
+        delta(0, &json!({"type": "signature_delta", "signature": "c2lnbmVk"})),
+        stop(0),
+    ];
+    let redacted = vec![start(0, &json!({"type": "redacted_thinking", "data": "x"})), stop(0)];
+    let whole =
+        |blocks: Vec<Vec<Value>>, end: Vec<Value>| [vec![begin.clone(), ping.clone()], blocks.concat(), end].concat();
+    let call = |index, pieces: &[&str]| [call_block(index, pieces), vec![stop(index)]].concat();
+    vec![
+        whole(vec![text_block()], end("end_turn")),
+        whole(vec![thinking, text_block()], end("max_tokens")),
+        whole(vec![redacted, text_block()], end("refusal")),
+        whole(
+            vec![text_block(), call(1, &["{\"pa", "th\":\"x\"}"]), call(2, &[]), call(3, &["no json"])],
+            end("tool_use"),
+        ),
+        // The maximum length ended the answer within a call.
+        whole(vec![call_block(1, &["{\"pa"])], end("max_tokens")),
+        whole(vec![call_block(1, &[])], end("max_tokens")),
+        whole(vec![call_block(1, &["{}"])], end("end_turn")),
+        // Other numbers of tokens at the end.
+        whole(
+            vec![text_block()],
+            message_end("end_turn", &json!({"input_tokens": 9, "cache_read_input_tokens": 4})).to_vec(),
+        ),
+        whole(vec![text_block()], message_end("stop_sequence", &json!({"output_tokens": "many"})).to_vec()),
+        whole(vec![text_block(), vec![json!({"type": "error", "error": {"type": "overloaded_error"}})]], vec![]),
+        // No end.
+        whole(vec![text_block()], vec![]),
+        vec![],
+        [text_block(), vec![json!({"type": "message_stop"}), delta(0, &json!({"text": "late"}))]].concat(),
+    ]
+}
+
+#[tokio::test]
+async fn answers_of_claude_are_those_of_genai() {
+    for (number, pieces) in answers_of_claude().iter().enumerate() {
+        for size in [4096, 3] {
+            let body = format!("{HEAD}{}", named_events(pieces));
+            let [own, genai] = ask_both(CLAUDE, &prompt("hello"), body, size).await;
+            assert_eq!(own.1, genai.1, "answer {number}, {size} bytes at a time");
+        }
+    }
+    let body = format!("{HEAD}event: message_start\ndata: {{\"broken\n\n");
+    let [own, genai] = ask_both(CLAUDE, &prompt("hello"), body, 4096).await;
+    assert_eq!(own.1, genai.1);
+}
+
+#[tokio::test]
+async fn tokens_of_claudes_cache_count_as_input() {
+    let server = TwiceServer::new(format!("{HEAD}{}", named_events(&answers_of_claude()[0])), 4096);
+    let events = events(&server.provider_of(CLAUDE.0, CLAUDE.1), &prompt("hello")).await;
+    let usage = crate::conversation::Usage { input: 15, output: 20, cached: 3 };
+    assert_eq!(events.last(), Some(&Ok(StreamEvent::Done { stop: ModelStop::Finished, usage })));
+}
+
+#[tokio::test]
+async fn blocks_of_a_later_version_are_left_out() {
+    let search = start(0, &json!({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}));
+    let query = delta(0, &json!({"type": "input_json_delta", "partial_json": "{}"}));
+    let pieces = [vec![search, query, stop(0)], text_block(), message_end("end_turn", &json!({})).to_vec()].concat();
+    let server = TwiceServer::new(format!("{HEAD}{}", named_events(&pieces)), 4096);
+    let events = events(&server.provider_of(CLAUDE.0, CLAUDE.1), &prompt("hello")).await;
+    let is_complete =
+        matches!(events.as_slice(), [Ok(StreamEvent::Text(_)), Ok(StreamEvent::Text(_)), Ok(StreamEvent::Done { .. })]);
+    assert!(is_complete, "{events:?}");
+}
+
+/// Writes an answer of chunks.
+fn chunks(pieces: &[Value]) -> String {
+    pieces.iter().map(|piece| format!("data: {piece}\r\n\r\n")).collect()
+}
+
+fn chunk(parts: &Value) -> Value {
+    json!({"candidates": [{"content": {"role": "model", "parts": parts}}]})
+}
+
+fn last_chunk(parts: &Value, reason: &str) -> Value {
+    let usage = json!({"promptTokenCount": 7, "candidatesTokenCount": 2, "thoughtsTokenCount": 4, "cachedContentTokenCount": 3, "toolUsePromptTokenCount": 1});
+    json!({"candidates": [{"content": {"parts": parts}, "finishReason": reason}], "usageMetadata": usage})
+}
+
+#[tokio::test]
+async fn answers_of_gemini_are_those_of_genai() {
+    let text = |text: &str| chunk(&json!([{"text": text}]));
+    let call = json!({"functionCall": {"name": "read", "args": {"path": "x"}}});
+    let known = json!({"functionCall": {"name": "read", "id": "a"}, "thoughtSignature": "c2lnbmVk"});
+    let answers = [
+        vec![text("hello"), text(" \"wörld\"\n\u{1F600}"), last_chunk(&json!([{"text": ""}]), "STOP")],
+        vec![chunk(&json!([{"text": "hm", "thought": true}, {"text": "so"}])), last_chunk(&json!([]), "MAX_TOKENS")],
+        vec![last_chunk(&json!([{"text": "two"}, {"text": " parts"}, known, call, call]), "STOP")],
+        vec![text("blocked"), last_chunk(&Value::Null, "SAFETY")],
+        vec![text("odd"), last_chunk(&json!([{"inlineData": {"mimeType": "image/png", "data": "aGk="}}, 5]), "STOP")],
+        vec![text("wrong call"), last_chunk(&Value::Null, "MALFORMED_FUNCTION_CALL")],
+        vec![text("error"), json!({"error": {"code": 503, "message": "overloaded"}})],
+        vec![text("no end")],
+    ];
+    for (number, pieces) in answers.iter().enumerate() {
+        for size in [4096, 3] {
+            let [own, genai] = ask_both(GEMINI, &prompt("hello"), format!("{HEAD}{}", chunks(pieces)), size).await;
+            assert_eq!(own.1, genai.1, "answer {number}, {size} bytes at a time");
+        }
+    }
+}
+
+/// genai gives the first call of each chunk the same id.
+#[tokio::test]
+async fn each_call_of_gemini_has_its_own_id() {
+    let call = json!([{"functionCall": {"name": "read", "args": {}}}]);
+    let body = format!("{HEAD}{}", chunks(&[chunk(&call), last_chunk(&call, "STOP")]));
+    let events = events(&TwiceServer::new(body, 4096).provider_of(GEMINI.0, GEMINI.1), &prompt("hello")).await;
+    let ids = events.iter().filter_map(|event| match event {
+        Ok(StreamEvent::ToolUse(call)) => Some(call.id.as_str()),
+        _ => None,
+    });
+    assert_eq!(ids.collect::<Vec<_>>(), ["call#read#0", "call#read#1"]);
+}
+
+#[tokio::test]
+async fn a_query_of_geminis_address_stays() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("http://{}/v1beta?version=2", listener.local_addr().unwrap());
+    let thread = std::thread::spawn(move || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(listener.accept().unwrap().0), &mut line).unwrap();
+        line
+    });
+    events(&super::dialect_tests::provider_at(&base, "google", "gemini-3-pro"), &prompt("hello")).await;
+    let expected = "POST /v1beta/models/gemini-3-pro:streamGenerateContent?version=2&alt=sse HTTP/1.1\r\n";
+    assert_eq!(thread.join().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn calls_that_are_too_long_end_the_answer() {
+    let piece = "x".repeat(MAX_ANSWER / 4);
+    let of_gpt =
+        json!({"choices": [{"delta": {"tool_calls": [{"index": 0, "id": "a", "function": {"arguments": piece}}]}}]});
+    let of_claude = named_events(&call_block(0, &[piece.as_str(); 5]));
+    let of_gemini = chunk(&json!([{"functionCall": {"name": "read", "args": {"text": piece}}}]));
+    for ((provider, model), body) in
+        [(("openai", "gpt-4o"), chunks(&vec![of_gpt; 5])), (CLAUDE, of_claude), (GEMINI, chunks(&vec![of_gemini; 5]))]
+    {
+        let server = TwiceServer::new(format!("{HEAD}{body}"), 1 << 20);
+        let events = events(&server.provider_of(provider, model), &prompt("hello")).await;
+        assert!(
+            matches!(events.as_slice(), [Err(LlmError::AnswerTooLong { .. })]),
+            "{provider}: {} events",
+            events.len()
+        );
+    }
+}
+
+#[tokio::test]
+async fn gemini_says_why_it_gave_no_answer() {
+    let blocked = json!({"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 3}});
+    let malformed = json!({"candidates": [{"content": {}, "finishReason": "MALFORMED_FUNCTION_CALL"}]});
+    for (piece, is_transient, expected) in
+        [(blocked, false, "it blocked the prompt: SAFETY"), (malformed, true, "it broke off: MALFORMED_FUNCTION_CALL")]
+    {
+        let server = TwiceServer::new(format!("{HEAD}data: {piece}\n\n"), 4096);
+        let events = events(&server.provider_of("google", "gemini-2.5-flash"), &prompt("hello")).await;
+        match events.as_slice() {
+            [Err(LlmError::Failed { reason, .. })] if !is_transient => assert_eq!(reason, expected),
+            [Err(LlmError::Transient { reason, .. })] if is_transient => assert_eq!(reason, expected),
+            events => panic!("{events:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn gemini_gets_the_signatures_of_its_calls_back() {
+    let call = |number: u32| json!({"functionCall": {"name": "read", "args": {"number": number}}});
+    let mut first = call(1);
+    first["thoughtSignature"] = json!("c2lnbmVk");
+    let piece = json!({"candidates": [{"content": {"parts": [first, call(2)]}, "finishReason": "STOP"}]});
+    for (provider, model, expected) in [
+        ("google", "gemini-3-pro", json!(["c2lnbmVk", null])),
+        ("google", "gemini-pro-latest", json!(["c2lnbmVk", null])),
+        // Another model answers the next request.
+        ("google", "gemini-4-pro", json!(["skip_thought_signature_validator", null])),
+    ] {
+        let server = TwiceServer::new(format!("{HEAD}data: {piece}\n\n"), 4096);
+        let signer = if model == "gemini-4-pro" { "gemini-3-pro" } else { model };
+        let mut request = prompt("hello");
+        let answer = events(&server.provider_of(provider, signer), &request).await;
+        let calls = answer.into_iter().filter_map(|event| match event.unwrap() {
+            StreamEvent::ToolUse(call) => Some(call),
+            _ => None,
+        });
+        let (mut uses, mut results) = (Vec::new(), Vec::new());
+        for (number, call) in calls.enumerate() {
+            let call = ToolUse { id: format!("call-{number}"), ..call };
+            let (id, name) = (call.id.clone(), call.name.clone());
+            results.push(MessagePart::ToolResult(ToolResult { id, name, content: Vec::new(), is_error: false }));
+            uses.push(MessagePart::ToolUse(call));
+        }
+        // The store keeps messages as JSON.
+        let stored = serde_json::to_string(&Message { role: Role::Assistant, parts: uses }).unwrap();
+        request.messages.push(Arc::new(serde_json::from_str(&stored).unwrap()));
+        request.messages.push(Arc::new(Message { role: Role::User, parts: results }));
+        events(&server.provider_of(provider, model), &request).await;
+        let body: Value = serde_json::from_str(&server.thread.join().unwrap()[1]).unwrap();
+        let parts = body["contents"][1]["parts"].as_array().unwrap();
+        let sent: Vec<_> = parts.iter().map(|part| part["thoughtSignature"].clone()).collect();
+        assert_eq!(Value::Array(sent), expected, "{model}: {body}");
+    }
+}

@@ -1,0 +1,263 @@
+//! Sends a request to a model and reads the answer while it arrives.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt as _, Stream};
+use genai::chat::{StopReason, ToolCall};
+use http_body_util::BodyExt as _;
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::event_lines::{EventError, EventLines};
+use crate::conversation::Usage;
+
+/// How long a provider may take until it begins to answer.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long an answer may pause.
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Bytes of the body of an error response that are read.
+const MAX_ERROR: usize = 64 << 10;
+
+/// The events of an answer. Nothing follows the end or an error.
+pub(in crate::llm) type AnswerEvents = BoxStream<'static, Result<AnswerEvent, ProviderError>>;
+
+/// A piece of an answer.
+#[derive(Debug)]
+pub(in crate::llm) enum AnswerEvent {
+    Text(String),
+    Thought(String),
+    End(AnswerEnd),
+}
+
+/// What is known at the end of an answer.
+#[derive(Debug, Default)]
+pub(in crate::llm) struct AnswerEnd {
+    pub(in crate::llm) calls: Vec<ToolCall>,
+    pub(in crate::llm) usage: Usage,
+    /// `None` if the provider gave no reason.
+    pub(in crate::llm) stop: Option<StopReason>,
+}
+
+/// Why there is no answer, or no end of it.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::llm) enum ProviderError {
+    #[error("the connection failed")]
+    Connection(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the provider answered {status}")]
+    Status { status: StatusCode, headers: Box<HeaderMap>, body: String },
+    /// The provider reported an error in the middle of the answer.
+    #[error("the provider reported an error")]
+    Reported(Value),
+    /// The provider refuses the prompt, for this reason.
+    #[error("the provider blocked the prompt")]
+    Blocked(String),
+    /// The answer is not complete, for this reason.
+    #[error("the answer broke off")]
+    BrokenOff(String),
+    #[error("an event of its answer is not valid")]
+    Malformed(#[from] serde_json::Error),
+    #[error(transparent)]
+    Events(#[from] EventError),
+    #[error("the arguments of its calls are too long")]
+    CallsTooLong,
+}
+
+/// Why a response stopped arriving.
+#[derive(Debug, thiserror::Error)]
+enum Timeout {
+    #[error("no answer began within {} s", HEADER_TIMEOUT.as_secs())]
+    Head,
+    #[error("nothing of the answer arrived for {} s", READ_TIMEOUT.as_secs())]
+    Read,
+}
+
+/// Whether more events of an answer follow.
+#[derive(Debug, PartialEq)]
+pub(super) enum AnswerState {
+    Open,
+    Over,
+}
+
+pub(super) type AnswerQueue = VecDeque<Result<AnswerEvent, ProviderError>>;
+
+/// Decodes the events of one answer in one dialect.
+pub(super) trait EventDecoder: Send {
+    /// Decodes an event. `name` is empty if it has none.
+    fn decode(&mut self, name: &str, data: &str, events: &mut AnswerQueue) -> Result<AnswerState, ProviderError>;
+}
+
+/// Decodes the bytes of one answer.
+pub(super) struct StreamDecoder {
+    lines: EventLines,
+    decoder: Box<dyn EventDecoder>,
+    is_over: bool,
+}
+
+impl StreamDecoder {
+    pub(super) fn new(decoder: Box<dyn EventDecoder>) -> Self {
+        Self { lines: EventLines::default(), decoder, is_over: false }
+    }
+
+    /// Decodes the next bytes, which may end anywhere.
+    pub(super) fn feed(&mut self, bytes: &[u8], events: &mut AnswerQueue) {
+        let Self { lines, decoder, is_over } = self;
+        let fed = lines.feed(bytes, |name, data| decode(decoder.as_mut(), is_over, name, data, events));
+        self.note(fed, events);
+    }
+
+    /// Decodes an event that the end of the bytes ends.
+    pub(super) fn finish(&mut self, events: &mut AnswerQueue) {
+        let Self { lines, decoder, is_over } = self;
+        let finished = lines.finish(|name, data| decode(decoder.as_mut(), is_over, name, data, events));
+        self.note(finished, events);
+    }
+
+    fn note(&mut self, result: Result<(), EventError>, events: &mut AnswerQueue) {
+        if let Err(error) = result
+            && !self.is_over
+        {
+            self.is_over = true;
+            events.push_back(Err(error.into()));
+        }
+    }
+}
+
+/// Decodes an event, if the answer is not over.
+fn decode(decoder: &mut dyn EventDecoder, is_over: &mut bool, name: &str, data: &str, events: &mut AnswerQueue) {
+    if *is_over {
+        return;
+    }
+    match decoder.decode(name, data, events) {
+        Ok(state) => *is_over = state == AnswerState::Over,
+        Err(error) => {
+            *is_over = true;
+            events.push_back(Err(error));
+        }
+    }
+}
+
+/// Where the next bytes of an answer come from.
+enum AnswerSource {
+    Request(BoxFuture<'static, Result<reqwest::Response, ProviderError>>),
+    Body(reqwest::Body),
+    End,
+}
+
+/// Reads one answer. It implements [`Stream`] without futures, which would be moved for each piece.
+pub(super) struct AnswerReader {
+    source: AnswerSource,
+    decoder: StreamDecoder,
+    /// Events that were decoded and not returned yet: one read contains many.
+    ready: AnswerQueue,
+    /// Ends when the answer has paused for too long.
+    read_timer: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl AnswerReader {
+    /// The first poll sends the request.
+    pub(super) fn new(request: reqwest::RequestBuilder, decoder: Box<dyn EventDecoder>) -> Self {
+        Self {
+            source: AnswerSource::Request(Box::pin(send_request(request))),
+            decoder: StreamDecoder::new(decoder),
+            ready: VecDeque::new(),
+            read_timer: Box::pin(tokio::time::sleep(READ_TIMEOUT)),
+        }
+    }
+
+    fn restart_timer(&mut self) {
+        self.read_timer.as_mut().reset(tokio::time::Instant::now() + READ_TIMEOUT);
+    }
+
+    /// Ends the answer with an error.
+    fn fail(&mut self, error: ProviderError) {
+        self.ready.push_back(Err(error));
+        self.source = AnswerSource::End;
+    }
+}
+
+impl Stream for AnswerReader {
+    type Item = Result<AnswerEvent, ProviderError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Poll::Ready(Some(event));
+            }
+            let reader = &mut *self;
+            match &mut reader.source {
+                AnswerSource::End => return Poll::Ready(None),
+                AnswerSource::Request(request) => match ready!(request.poll_unpin(context)) {
+                    Ok(response) => {
+                        reader.source = AnswerSource::Body(response.into());
+                        reader.restart_timer();
+                    }
+                    Err(error) => reader.fail(error),
+                },
+                AnswerSource::Body(body) => match body.frame().poll_unpin(context) {
+                    Poll::Ready(Some(Ok(frame))) => {
+                        reader.restart_timer();
+                        // A frame without data has headers that follow the body.
+                        if let Ok(bytes) = frame.into_data() {
+                            reader.decoder.feed(&bytes, &mut reader.ready);
+                        }
+                        if reader.decoder.is_over {
+                            reader.source = AnswerSource::End;
+                        }
+                    }
+                    Poll::Ready(None) => {
+                        reader.decoder.finish(&mut reader.ready);
+                        reader.source = AnswerSource::End;
+                    }
+                    Poll::Ready(Some(Err(error))) => reader.fail(ProviderError::Connection(error.into())),
+                    Poll::Pending => {
+                        ready!(reader.read_timer.poll_unpin(context));
+                        reader.fail(ProviderError::Connection(Timeout::Read.into()));
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// Sends the request and waits for the head of the response. Fails if the status is not a success.
+async fn send_request(request: reqwest::RequestBuilder) -> Result<reqwest::Response, ProviderError> {
+    let response = match timeout(HEADER_TIMEOUT, request.send()).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => return Err(ProviderError::Connection(without_query(error).into())),
+        Err(_) => return Err(ProviderError::Connection(Timeout::Head.into())),
+    };
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let headers = Box::new(response.headers().clone());
+    let body = read_error(response).await.unwrap_or_else(|error| format!("its body cannot be read: {error}"));
+    Err(ProviderError::Status { status, headers, body })
+}
+
+/// Removes the query from the address that an error shows: it may have a key.
+fn without_query(mut error: reqwest::Error) -> reqwest::Error {
+    if let Some(url) = error.url_mut() {
+        url.set_query(None);
+    }
+    error
+}
+
+/// Reads the begin of the body of an error response.
+async fn read_error(mut response: reqwest::Response) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    let mut body = Vec::new();
+    while body.len() < MAX_ERROR
+        && let Some(bytes) = timeout(READ_TIMEOUT, response.chunk()).await.map_err(|_| Timeout::Read)??
+    {
+        body.extend_from_slice(&bytes);
+    }
+    Ok(String::from_utf8_lossy(&body).into_owned())
+}
