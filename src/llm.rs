@@ -5,6 +5,7 @@
 pub mod offline;
 mod chat_history;
 mod dialect;
+mod effort;
 mod failure;
 mod known_models;
 mod known_providers;

@@ -17,9 +17,9 @@ use super::{Global, managed_files, private_files};
 use crate::telemetry::SPAN_TARGET;
 use file::LogFile;
 
-/// What no log shows. rmcp logs the notifications of services and full addresses, genai full answers, and
-/// `tokio_postgres` the parameters of statements; all may contain secrets or conversations. Spans and message content
-/// are for the export alone.
+/// What no log shows. rmcp logs the notifications of services and full addresses, and `tokio_postgres` the parameters of
+/// statements; both may contain secrets or conversations. So does the client of genai, which only tests use. Spans and
+/// message content are for the export alone.
 const HIDDEN: [(&str, LevelFilter); 4] = [
     ("rmcp", LevelFilter::OFF),
     ("genai", LevelFilter::OFF),

@@ -79,7 +79,11 @@ fn answers_of_claude() -> Vec<Vec<Value>> {
         // Other numbers of tokens at the end.
         whole(
             vec![text_block()],
-            message_end("end_turn", &json!({"input_tokens": 9, "cache_read_input_tokens": 4})).to_vec(),
+            message_end(
+                "end_turn",
+                &json!({"input_tokens": 9, "cache_creation_input_tokens": 1, "cache_read_input_tokens": 4}),
+            )
+            .to_vec(),
         ),
         whole(vec![text_block()], message_end("stop_sequence", &json!({"output_tokens": "many"})).to_vec()),
         whole(vec![text_block(), vec![json!({"type": "error", "error": {"type": "overloaded_error"}})]], vec![]),
@@ -124,6 +128,30 @@ async fn blocks_of_a_later_version_are_left_out() {
     assert!(is_complete, "{events:?}");
 }
 
+#[tokio::test]
+async fn numbers_that_a_later_event_leaves_out_stay() {
+    let usage = json!({"input_tokens": 7, "cache_creation_input_tokens": 5, "cache_read_input_tokens": 3});
+    let end = message_end("end_turn", &json!({"input_tokens": 8, "output_tokens": 20}));
+    let answer = named_events(&[&[message_start(&usage)], &end[..]].concat());
+    let server = TwiceServer::new(format!("{HEAD}{answer}"), 4096);
+    let events = events(&server.provider_of(CLAUDE.0, CLAUDE.1), &prompt("hello")).await;
+    let usage = crate::conversation::Usage { input: 16, output: 20, cached: 3 };
+    assert_eq!(events, [Ok(StreamEvent::Done { stop: ModelStop::Finished, usage })]);
+}
+
+#[tokio::test]
+async fn a_block_that_starts_with_its_content_keeps_it() {
+    let text = [start(0, &json!({"type": "text", "text": "Here"})), delta(0, &json!({"text": " it is"})), stop(0)];
+    let call = [start(1, &json!({"type": "tool_use", "id": "a", "name": "read", "input": {"path": "x"}})), stop(1)];
+    let answer = named_events(&[&text[..], &call, &message_end("tool_use", &json!({}))].concat());
+    let server = TwiceServer::new(format!("{HEAD}{answer}"), 4096);
+    let events = events(&server.provider_of(CLAUDE.0, CLAUDE.1), &prompt("hello")).await;
+    let call = ToolUse::new("a".to_owned(), "read".to_owned(), json!({"path": "x"}));
+    let expected =
+        [StreamEvent::Text("Here".to_owned()), StreamEvent::Text(" it is".to_owned()), StreamEvent::ToolUse(call)];
+    assert_eq!(events[..3], expected.map(Ok));
+}
+
 /// Writes an answer of chunks.
 fn chunks(pieces: &[Value]) -> String {
     pieces.iter().map(|piece| format!("data: {piece}\r\n\r\n")).collect()
@@ -161,6 +189,20 @@ async fn answers_of_gemini_are_those_of_genai() {
     }
 }
 
+#[tokio::test]
+async fn chunks_after_a_reason_to_end_count() {
+    let numbers = json!({"usageMetadata": {"thoughtsTokenCount": 5}});
+    let pieces = [last_chunk(&json!([]), "STOP"), last_chunk(&json!([{"text": "late"}]), "MAX_TOKENS"), numbers];
+    // The response promises more bytes than it has, so that the connection breaks after the last chunk.
+    for length in ["", "content-length: 100000\r\n"] {
+        let answer = format!("HTTP/1.1 200 OK\r\n{length}\r\n{}", chunks(&pieces));
+        let events = events(&TwiceServer::new(answer, 4096).provider_of(GEMINI.0, GEMINI.1), &prompt("hello")).await;
+        let usage = crate::conversation::Usage { input: 8, output: 7, cached: 3 };
+        let done = StreamEvent::Done { stop: ModelStop::Length, usage };
+        assert_eq!(events, [Ok(StreamEvent::Text("late".to_owned())), Ok(done)], "{length}");
+    }
+}
+
 /// genai gives the first call of each chunk the same id.
 #[tokio::test]
 async fn each_call_of_gemini_has_its_own_id() {
@@ -174,18 +216,98 @@ async fn each_call_of_gemini_has_its_own_id() {
     assert_eq!(ids.collect::<Vec<_>>(), ["call#read#0", "call#read#1"]);
 }
 
-#[tokio::test]
-async fn a_query_of_geminis_address_stays() {
+/// Returns the first line of a request for a model of Google at an address with this path.
+async fn request_line(path: &str, model: &str) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let base = format!("http://{}/v1beta?version=2", listener.local_addr().unwrap());
+    let base = format!("http://{}{path}", listener.local_addr().unwrap());
     let thread = std::thread::spawn(move || {
         let mut line = String::new();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(listener.accept().unwrap().0), &mut line).unwrap();
         line
     });
-    events(&super::dialect_tests::provider_at(&base, "google", "gemini-3-pro"), &prompt("hello")).await;
-    let expected = "POST /v1beta/models/gemini-3-pro:streamGenerateContent?version=2&alt=sse HTTP/1.1\r\n";
-    assert_eq!(thread.join().unwrap(), expected);
+    events(&super::dialect_tests::provider_at(&base, "google", model), &prompt("hello")).await;
+    thread.join().unwrap()
+}
+
+#[tokio::test]
+async fn a_query_of_an_address_stays() {
+    let line = request_line("/v1beta?version=2", "gemini-3-pro").await;
+    assert_eq!(line, "POST /v1beta/models/gemini-3-pro:streamGenerateContent?version=2&alt=sse HTTP/1.1\r\n");
+}
+
+#[tokio::test]
+async fn names_of_gemini_models_cannot_leave_their_folder() {
+    for (model, path) in [
+        ("gemini-3-pro", "/v1/models/gemini-3-pro:"),
+        ("models/gemini-3-pro", "/v1/models/gemini-3-pro:"),
+        ("tunedModels/mine", "/v1/tunedModels/mine:"),
+        ("gemini-2.5-flash/../gemini-3-pro", "/v1/models/gemini-2.5-flash%2F..%2Fgemini-3-pro:"),
+        ("models/..", "/v1/models/..:"),
+        ("x?y#z", "/v1/models/x%3Fy%23z:"),
+    ] {
+        assert!(request_line("/v1", model).await.starts_with(&format!("POST {path}streamGenerateContent?")), "{model}");
+    }
+}
+
+#[tokio::test]
+async fn many_calls_without_text_end_the_answer() {
+    let of_gpt: Vec<_> = (0..60_000).map(|index| json!({"index": index, "id": "", "function": {}})).collect();
+    let of_gpt = json!({"choices": [{"delta": {"tool_calls": of_gpt}}]});
+    let of_claude = [start(0, &json!({"type": "tool_use"})), stop(0)];
+    let of_gemini = chunk(&json!(vec![json!({"functionCall": {"id": "", "args": {}}}); 60_000]));
+    for ((provider, model), body) in [
+        (("openai", "gpt-4o"), chunks(&[of_gpt])),
+        (CLAUDE, named_events(&of_claude).repeat(60_000)),
+        (GEMINI, chunks(&[of_gemini])),
+    ] {
+        let server = TwiceServer::new(format!("{HEAD}{body}"), 1 << 20);
+        let events = events(&server.provider_of(provider, model), &prompt("hello")).await;
+        let is_cut = matches!(events.as_slice(), [Err(LlmError::AnswerTooLong { .. })]);
+        assert!(is_cut, "{provider}: {} events", events.len());
+    }
+}
+
+/// OpenRouter sends them after the end of the choice, with an empty one. Other servers send them with each piece.
+#[tokio::test]
+async fn numbers_of_tokens_may_come_with_any_piece() {
+    let piece = |usage: Value| json!({"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": null}], "usage": usage});
+    let tokens = |prompt: u32, answer: u32| json!({"prompt_tokens": prompt, "completion_tokens": answer});
+    let groq = json!({"choices": [{"delta": {}, "finish_reason": "stop"}], "x_groq": {"usage": tokens(7, 2)}});
+    for (provider, pieces) in [
+        ("openrouter", vec![piece(Value::Null), piece(tokens(7, 2))]),
+        ("openai", vec![piece(tokens(7, 1)), piece(tokens(7, 2)), piece(tokens(0, 0))]),
+        ("groq", vec![piece(Value::Null), groq]),
+    ] {
+        let server = TwiceServer::new(format!("{HEAD}{}data: [DONE]\n\n", chunks(&pieces)), 4096);
+        let events = events(&server.provider_of(provider, "model"), &prompt("hello")).await;
+        let usage = crate::conversation::Usage { input: 7, output: 2, cached: 0 };
+        assert_eq!(events, [Ok(StreamEvent::Done { stop: ModelStop::Finished, usage })], "{provider}");
+    }
+}
+
+#[tokio::test]
+async fn a_passing_error_within_an_answer_has_its_status() {
+    let error = |code: u32| json!({"error": {"code": code, "message": "An internal error", "status": "INTERNAL"}});
+    for ((provider, model), (code, is_transient)) in
+        [(GEMINI, (500, true)), (("openrouter", "model"), (502, true)), (GEMINI, (400, false))]
+    {
+        let server = TwiceServer::new(format!("{HEAD}{}", chunks(&[error(code)])), 4096);
+        let events = events(&server.provider_of(provider, model), &prompt("hello")).await;
+        let found = matches!(events.as_slice(), [Err(LlmError::Transient { .. })]);
+        assert_eq!(found, is_transient, "{provider} {code}: {events:?}");
+    }
+    let server = TwiceServer::new(format!("{HEAD}{}", chunks(&[error(429)])), 4096);
+    let events = events(&server.provider_of(GEMINI.0, GEMINI.1), &prompt("hello")).await;
+    assert!(matches!(events.as_slice(), [Err(LlmError::RateLimited { .. })]), "{events:?}");
+}
+
+#[tokio::test]
+async fn the_body_of_an_error_counts_although_it_breaks_off() {
+    let body = r#"{"error":{"code":"context_length_exceeded"}}"#;
+    let answer = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: 1000\r\n\r\n{body}");
+    let server = TwiceServer::new(answer, 4096);
+    let events = events(&server.provider_of("openai", "gpt-4o"), &prompt("hello")).await;
+    assert!(matches!(events.as_slice(), [Err(LlmError::Overflow { .. })]), "{events:?}");
 }
 
 #[tokio::test]

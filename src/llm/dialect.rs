@@ -13,10 +13,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
+use genai::ServiceTarget;
 use genai::adapter::AdapterKind;
 use genai::chat::ChatMessage;
 use genai::resolver::AuthData;
-use genai::{ModelName, ServiceTarget};
 use reqwest::RequestBuilder;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::Value;
@@ -34,8 +34,8 @@ use tool_texts::ToolTexts;
 
 /// How a provider writes requests and answers.
 trait Dialect: Send + Sync {
-    /// Returns the path of a request below the address of the provider.
-    fn path(&self) -> String;
+    /// Returns the parts of the path of a request, below the address of the provider.
+    fn path(&self) -> Vec<String>;
 
     /// Returns a parameter that the query of the address must have.
     fn parameter(&self) -> Option<(&'static str, &'static str)> {
@@ -73,9 +73,10 @@ impl ModelClient {
             AdapterKind::Gemini => Box::new(Gemini::new(model)),
             provider => Box::new(Completions::new(provider, model)),
         };
-        let base = reqwest::Url::parse(target.endpoint.base_url())?;
-        let mut url = base.join(&dialect.path())?;
-        url.set_query(base.query());
+        let mut url = reqwest::Url::parse(target.endpoint.base_url())?;
+        // A name that is a part of the path cannot lead elsewhere: the parts are encoded.
+        let parts = url.path_segments_mut().map_err(|()| url::ParseError::RelativeUrlWithCannotBeABaseBase);
+        parts?.pop_if_empty().extend(dialect.path());
         if let Some((name, value)) = dialect.parameter() {
             url.query_pairs_mut().append_pair(name, value);
         }
@@ -110,12 +111,6 @@ fn secret_header(request: RequestBuilder, name: &'static str, key: &str) -> Requ
         }
         Err(_) => request.header(name, key),
     }
-}
-
-/// Returns the name of a model without a namespace, such as `model` of `company::model`.
-fn plain_name(model: &ModelName) -> &str {
-    let name: &str = model;
-    name.split_once("::").map_or(name, |(_, name)| name)
 }
 
 /// Returns true if the provider should cache the request up to this message.
@@ -163,7 +158,7 @@ pub(super) fn usage_from(usage: &genai::chat::Usage) -> Usage {
 /// Returns the events in the pieces of an answer in OpenAI's dialect, for the fuzzer.
 #[cfg(any(test, fuzzing))]
 pub fn decode_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
-    let dialect = Completions::new(AdapterKind::OpenAI, &ModelName::from("model"));
+    let dialect = Completions::new(AdapterKind::OpenAI, &genai::ModelName::from("model"));
     let mut decoder = answer_reader::StreamDecoder::new(dialect.decoder());
     let mut events = std::collections::VecDeque::new();
     for piece in pieces {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
+use serde_json::Value;
 
 use super::dialect::{EventError, ProviderError};
 use super::overflow;
@@ -33,6 +34,8 @@ pub(super) enum FailureKind {
         retry_after: Option<Duration>,
     },
     Overflow,
+    /// The answer is longer than the maximum.
+    TooLong,
 }
 
 /// Secrets that a provider may repeat in its error texts: its key, and those in its address. Each has a replacement for
@@ -87,29 +90,37 @@ impl RequestFailure {
                 let reason = format!("it broke off: {}", secrets.brief(reason));
                 Self { reason, kind: FailureKind::Transient { retry_after: None } }
             }
-            ProviderError::Reported(body) => Self::from_report(&body.to_string(), secrets),
+            ProviderError::Reported(body) => Self::from_report(body, secrets),
             // Bytes that are no events were damaged on their way.
             ProviderError::Malformed(_) | ProviderError::Events(EventError::Text(_)) => {
                 Self { reason: secrets.hide(&chain(error)), kind: FailureKind::Transient { retry_after: None } }
             }
             // The same request would get the same answer, so that a retry is of no use.
-            ProviderError::Events(EventError::TooLong) | ProviderError::CallsTooLong => {
+            ProviderError::Events(EventError::TooLong) => {
                 Self { reason: secrets.hide(&chain(error)), kind: FailureKind::Lasting }
             }
+            ProviderError::CallsTooLong => Self { reason: chain(error), kind: FailureKind::TooLong },
         }
     }
 
     /// Classifies an error that the provider reported in the middle of the answer.
-    fn from_report(body: &str, secrets: &ProviderSecrets) -> Self {
+    fn from_report(body: &Value, secrets: &ProviderSecrets) -> Self {
+        let text = body.to_string();
         let passing = ["overloaded", "rate_limit", "server_error", "api_error", "unavailable", "timeout"];
-        let kind = if overflow::is_overflow(body) {
+        // Many providers report an HTTP status.
+        let status = body["code"].as_u64().or_else(|| body["error"]["code"].as_u64());
+        let kind = if overflow::is_overflow(&text) {
             FailureKind::Overflow
-        } else if passing.iter().any(|word| body.to_lowercase().contains(word)) {
+        } else if status == Some(429) {
+            FailureKind::RateLimited { retry_after: None }
+        } else if matches!(status, Some(408 | 409 | 500..=599))
+            || passing.iter().any(|word| text.to_lowercase().contains(word))
+        {
             FailureKind::Transient { retry_after: None }
         } else {
             FailureKind::Lasting
         };
-        Self { reason: format!("it broke off: {}", secrets.brief(body)), kind }
+        Self { reason: format!("it broke off: {}", secrets.brief(&text)), kind }
     }
 
     fn from_status(status: StatusCode, headers: &HeaderMap, body: &str, secrets: &ProviderSecrets) -> Self {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::effort::split_effort;
 use super::{LlmError, Price};
 use crate::ids::{ModelRef, NamePattern};
 
@@ -80,11 +81,16 @@ impl ModelPolicy {
 }
 
 impl AllowedModels {
+    /// Returns true if the list has the model. An effort in its name does not matter: `gpt-5-high` is `gpt-5`. A pattern
+    /// such as `gpt-5-*` for other models would allow that, too.
     fn admits(&self, name: &ModelRef) -> bool {
         // A `*` also stands for the slashes in the names of models.
         let flat = |text: &str| text.replace('/', ":");
-        let name = flat(&name.to_string());
-        self.patterns.iter().any(|pattern| NamePattern::new(&flat(pattern)).matches(&name))
+        let written = name.to_string();
+        let (_, sent) = split_effort(&written);
+        let (written, sent) = (flat(&written), flat(sent));
+        let admits = |pattern: String| pattern == written || NamePattern::new(&pattern).matches(&sent);
+        self.patterns.iter().any(|pattern| admits(flat(pattern)))
     }
 }
 
@@ -129,12 +135,20 @@ mod tests {
         };
         let policy = ModelPolicy {
             providers: vec![providers(&[("openai", None), ("own", Some("http://host/v1")), ("openrouter", None)])],
-            models: vec![models(&["openai:gpt-*", "own:*", "openrouter:*"]), models(&["*"])],
+            models: vec![
+                models(&["openai:gpt-*-mini", "openai:gpt-5", "openai:gpt-4-*", "own:*", "openrouter:*"]),
+                models(&["*"]),
+            ],
             fixed_prices: Vec::new(),
         };
         for (model, address, allowed) in [
             ("openai:gpt-5", None, true),
             ("openai:o3", None, false),
+            ("openai:gpt-5-high", None, true),
+            ("openai:gpt-5-mini-high", None, true),
+            ("openai:gpt-4-turbo", None, true),
+            ("openai:gpt-4-high", None, false),
+            ("openai:gpt-5::gpt-6", None, false),
             ("openai:gpt-5", Some("https://built-in/v1/"), true),
             ("openai:gpt-5", Some("http://elsewhere/v1"), false),
             ("own:any", Some("http://HOST/v1/"), true),

@@ -144,9 +144,6 @@ impl HttpProvider {
     }
 
     fn failure(&self, error: &ProviderError) -> LlmError {
-        if matches!(error, ProviderError::CallsTooLong) {
-            return LlmError::AnswerTooLong { model: self.name.to_string() };
-        }
         let failed = RequestFailure::new(error, &self.secrets);
         let (model, reason) = (self.name.to_string(), failed.reason);
         match failed.kind {
@@ -155,6 +152,7 @@ impl HttpProvider {
             FailureKind::Transient { retry_after } => LlmError::Transient { model, reason, retry_after },
             FailureKind::RateLimited { retry_after } => LlmError::RateLimited { model, reason, retry_after },
             FailureKind::Overflow => LlmError::Overflow { model, reason },
+            FailureKind::TooLong => LlmError::AnswerTooLong { model },
         }
     }
 }

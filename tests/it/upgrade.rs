@@ -4,9 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use postgres::{Client, NoTls};
 use serde_json::{Value, json};
 
-use crate::support::{Sandbox, files_below, read, repository};
+use crate::support::postgres::Postgres;
+use crate::support::{Sandbox, files_below, full_tests, read, repository};
 
 /// The folder in which `scripts/upgrade-fixtures` runs the program.
 const RECORDED_HOME: &str = "/tmp/skein-upgrade";
@@ -64,6 +66,43 @@ fn databases_of_every_earlier_version_open() {
         let routes = rusqlite::Connection::open(sandbox.path("data/routes.db")).expect("opens");
         let kept: i64 = routes.query_row("SELECT count(*) FROM route", [], |row| row.get(0)).expect("a number");
         assert_eq!(kept, 1, "the correction is still there");
+    }
+}
+
+/// Imports an export into an empty data folder, and compares it with what `scripts/upgrade-fixtures` stored.
+fn check_export(file: &Path) {
+    let sandbox = Sandbox::new();
+    let imported = sandbox.skein(&["store", "import", &file.display().to_string()]);
+    assert_eq!(imported.code, 0, "{}", imported.whole());
+    let sessions = sandbox.skein(&["sessions", "list", "--all", "--json"]).json();
+    assert_eq!(sessions[1]["title"], json!("when does the harbour open?"), "{sessions}");
+    let shown = sandbox.skein(&["sessions", "show", sessions[1]["id"].as_str().expect("text")]);
+    assert!(shown.stdout.contains("It opens at nine."), "{}", shown.whole());
+    let tokens = sandbox.skein(&["token", "list"]);
+    assert!(tokens.stdout.contains("  ann  ") && tokens.stdout.contains("coding/*"), "{}", tokens.whole());
+}
+
+#[test]
+fn exports_of_every_earlier_version_are_imported() {
+    versions().iter().for_each(|version| check_export(&version.join("export.jsonl")));
+}
+
+#[test]
+fn postgres_stores_of_every_earlier_version_open() {
+    if !full_tests() {
+        return;
+    }
+    let (postgres, sandbox) = (Postgres::start(), Sandbox::new());
+    for (number, version) in versions().iter().enumerate() {
+        let url = postgres.database(&format!("version_{number}"));
+        let mut client = Client::connect(&url, NoTls).expect("a connection");
+        client.batch_execute(&read(version.join("store.sql"))).expect("valid SQL");
+        let tokens = sandbox.skein(&["token", "list", "--store", &url]);
+        assert!(tokens.stdout.contains("  ann  "), "{}", tokens.whole());
+        let file = sandbox.path(&format!("{number}.jsonl"));
+        let exported = sandbox.skein(&["store", "export", &file.display().to_string(), "--store", &url]);
+        assert_eq!(exported.code, 0, "{}", exported.whole());
+        check_export(&file);
     }
 }
 

@@ -13,15 +13,21 @@ use http_body_util::BodyExt as _;
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::event_lines::{EventError, EventLines};
 use crate::conversation::Usage;
+use crate::llm::MAX_ANSWER;
 
 /// How long a provider may take until it begins to answer.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long an answer may pause.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How long a complete answer may stay open.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the body of an error may take.
+const ERROR_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of the body of an error response that are read.
 const MAX_ERROR: usize = 64 << 10;
@@ -80,10 +86,29 @@ enum Timeout {
 }
 
 /// Whether more events of an answer follow.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum AnswerState {
     Open,
+    /// The answer has all that it needs. More may follow, but not for long.
+    Complete,
     Over,
+}
+
+/// Counts the memory of calls, which stay until the answer ends.
+#[derive(Default)]
+pub(super) struct CallSize(usize);
+
+impl CallSize {
+    /// Counts a call, besides its texts.
+    pub(super) fn add_call(&mut self) -> Result<(), ProviderError> {
+        self.add(2 * size_of::<ToolCall>())
+    }
+
+    /// Fails if the calls take too much memory together.
+    pub(super) fn add(&mut self, bytes: usize) -> Result<(), ProviderError> {
+        self.0 += bytes;
+        if self.0 > MAX_ANSWER { Err(ProviderError::CallsTooLong) } else { Ok(()) }
+    }
 }
 
 pub(super) type AnswerQueue = VecDeque<Result<AnswerEvent, ProviderError>>;
@@ -92,53 +117,69 @@ pub(super) type AnswerQueue = VecDeque<Result<AnswerEvent, ProviderError>>;
 pub(super) trait EventDecoder: Send {
     /// Decodes an event. `name` is empty if it has none.
     fn decode(&mut self, name: &str, data: &str, events: &mut AnswerQueue) -> Result<AnswerState, ProviderError>;
+
+    /// Returns the end of an answer that has no event for it. `None` if the answer is not complete.
+    fn finish(&mut self) -> Option<Result<AnswerEnd, ProviderError>> {
+        None
+    }
 }
 
 /// Decodes the bytes of one answer.
 pub(super) struct StreamDecoder {
     lines: EventLines,
     decoder: Box<dyn EventDecoder>,
-    is_over: bool,
+    state: AnswerState,
 }
 
 impl StreamDecoder {
     pub(super) fn new(decoder: Box<dyn EventDecoder>) -> Self {
-        Self { lines: EventLines::default(), decoder, is_over: false }
+        Self { lines: EventLines::default(), decoder, state: AnswerState::Open }
     }
 
     /// Decodes the next bytes, which may end anywhere.
     pub(super) fn feed(&mut self, bytes: &[u8], events: &mut AnswerQueue) {
-        let Self { lines, decoder, is_over } = self;
-        let fed = lines.feed(bytes, |name, data| decode(decoder.as_mut(), is_over, name, data, events));
+        let Self { lines, decoder, state } = self;
+        let fed = lines.feed(bytes, |name, data| decode(decoder.as_mut(), state, name, data, events));
         self.note(fed, events);
     }
 
-    /// Decodes an event that the end of the bytes ends.
+    /// Decodes an event that the end of the bytes ends, and ends the answer if it is complete.
     pub(super) fn finish(&mut self, events: &mut AnswerQueue) {
-        let Self { lines, decoder, is_over } = self;
-        let finished = lines.finish(|name, data| decode(decoder.as_mut(), is_over, name, data, events));
+        let Self { lines, decoder, state } = self;
+        let finished = lines.finish(|name, data| decode(decoder.as_mut(), state, name, data, events));
         self.note(finished, events);
+        self.end(events);
+    }
+
+    /// Ends the answer if it is complete. Returns false if it is not.
+    fn end(&mut self, events: &mut AnswerQueue) -> bool {
+        let is_complete = self.state == AnswerState::Complete;
+        if is_complete {
+            self.state = AnswerState::Over;
+            events.extend(self.decoder.finish().map(|end| end.map(AnswerEvent::End)));
+        }
+        is_complete
     }
 
     fn note(&mut self, result: Result<(), EventError>, events: &mut AnswerQueue) {
         if let Err(error) = result
-            && !self.is_over
+            && self.state != AnswerState::Over
         {
-            self.is_over = true;
+            self.state = AnswerState::Over;
             events.push_back(Err(error.into()));
         }
     }
 }
 
 /// Decodes an event, if the answer is not over.
-fn decode(decoder: &mut dyn EventDecoder, is_over: &mut bool, name: &str, data: &str, events: &mut AnswerQueue) {
-    if *is_over {
+fn decode(decoder: &mut dyn EventDecoder, state: &mut AnswerState, name: &str, data: &str, events: &mut AnswerQueue) {
+    if *state == AnswerState::Over {
         return;
     }
     match decoder.decode(name, data, events) {
-        Ok(state) => *is_over = state == AnswerState::Over,
+        Ok(next) => *state = next,
         Err(error) => {
-            *is_over = true;
+            *state = AnswerState::Over;
             events.push_back(Err(error));
         }
     }
@@ -173,12 +214,15 @@ impl AnswerReader {
     }
 
     fn restart_timer(&mut self) {
-        self.read_timer.as_mut().reset(tokio::time::Instant::now() + READ_TIMEOUT);
+        let limit = if self.decoder.state == AnswerState::Complete { END_TIMEOUT } else { READ_TIMEOUT };
+        self.read_timer.as_mut().reset(tokio::time::Instant::now() + limit);
     }
 
-    /// Ends the answer with an error.
+    /// Ends the answer with an error, unless it is complete.
     fn fail(&mut self, error: ProviderError) {
-        self.ready.push_back(Err(error));
+        if !self.decoder.end(&mut self.ready) {
+            self.ready.push_back(Err(error));
+        }
         self.source = AnswerSource::End;
     }
 }
@@ -203,12 +247,12 @@ impl Stream for AnswerReader {
                 },
                 AnswerSource::Body(body) => match body.frame().poll_unpin(context) {
                     Poll::Ready(Some(Ok(frame))) => {
-                        reader.restart_timer();
                         // A frame without data has headers that follow the body.
                         if let Ok(bytes) = frame.into_data() {
                             reader.decoder.feed(&bytes, &mut reader.ready);
                         }
-                        if reader.decoder.is_over {
+                        reader.restart_timer();
+                        if reader.decoder.state == AnswerState::Over {
                             reader.source = AnswerSource::End;
                         }
                     }
@@ -239,7 +283,7 @@ async fn send_request(request: reqwest::RequestBuilder) -> Result<reqwest::Respo
         return Ok(response);
     }
     let headers = Box::new(response.headers().clone());
-    let body = read_error(response).await.unwrap_or_else(|error| format!("its body cannot be read: {error}"));
+    let body = read_error(response).await;
     Err(ProviderError::Status { status, headers, body })
 }
 
@@ -251,13 +295,14 @@ fn without_query(mut error: reqwest::Error) -> reqwest::Error {
     error
 }
 
-/// Reads the begin of the body of an error response.
-async fn read_error(mut response: reqwest::Response) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+/// Reads the begin of the body of an error response, or what arrives of it.
+async fn read_error(mut response: reqwest::Response) -> String {
     let mut body = Vec::new();
+    let end = tokio::time::Instant::now() + ERROR_TIMEOUT;
     while body.len() < MAX_ERROR
-        && let Some(bytes) = timeout(READ_TIMEOUT, response.chunk()).await.map_err(|_| Timeout::Read)??
+        && let Ok(Ok(Some(bytes))) = timeout_at(end, response.chunk()).await
     {
         body.extend_from_slice(&bytes);
     }
-    Ok(String::from_utf8_lossy(&body).into_owned())
+    String::from_utf8_lossy(&body).into_owned()
 }

@@ -1,19 +1,20 @@
 //! Anthropic's messages.
 //!
-//! Invariant: requests and answers are those of genai, which a test compares byte by byte.
+//! Invariant: requests are those of genai, which a test compares byte by byte, unless genai's would be refused.
 
 mod body;
 mod decoder;
 mod model;
 
 use genai::ModelName;
-use genai::chat::{ChatMessage, ReasoningEffort};
+use genai::chat::ChatMessage;
 use reqwest::RequestBuilder;
 use serde_json::value::RawValue;
 
 use super::Dialect;
 use super::answer_reader::EventDecoder;
 use crate::llm::OfferedTool;
+use crate::llm::effort::split_effort;
 use decoder::MessageDecoder;
 use model::ReasoningOptions;
 
@@ -29,15 +30,15 @@ pub(super) struct Anthropic {
 
 impl Anthropic {
     pub(super) fn new(model: &ModelName) -> Self {
-        let (effort, model) = ReasoningEffort::from_model_name(super::plain_name(model));
+        let (effort, model) = split_effort(model);
         let reasoning = effort.map(|effort| model::reasoning(model, &effort)).unwrap_or_default();
         Self { reasoning, max_tokens: model::max_tokens(model), model: model.to_owned() }
     }
 }
 
 impl Dialect for Anthropic {
-    fn path(&self) -> String {
-        "messages".to_owned()
+    fn path(&self) -> Vec<String> {
+        vec!["messages".to_owned()]
     }
 
     fn authorize(&self, request: RequestBuilder, key: &str) -> RequestBuilder {

@@ -13,8 +13,12 @@ use serde_json::value::RawValue;
 use super::Dialect;
 use super::answer_reader::EventDecoder;
 use crate::llm::OfferedTool;
+use crate::llm::effort::split_effort;
 use body::ThinkingConfig;
 use decoder::ChunkDecoder;
+
+/// The folders of models.
+const FOLDERS: [&str; 2] = ["models", "tunedModels"];
 
 pub(super) struct Gemini {
     /// The name that the provider knows, without an effort.
@@ -24,15 +28,18 @@ pub(super) struct Gemini {
 
 impl Gemini {
     pub(super) fn new(model: &ModelName) -> Self {
-        let (effort, model) = ReasoningEffort::from_model_name(super::plain_name(model));
+        let (effort, model) = split_effort(model);
         let thinking = effort.and_then(|effort| thinking(model, &effort));
         Self { model: model.to_owned(), thinking }
     }
 }
 
 impl Dialect for Gemini {
-    fn path(&self) -> String {
-        format!("models/{}:streamGenerateContent", self.model)
+    fn path(&self) -> Vec<String> {
+        // A tuned model has another folder in its name.
+        let folder = self.model.split_once('/').filter(|(folder, _)| FOLDERS.contains(folder));
+        let (folder, name) = folder.unwrap_or((FOLDERS[0], &self.model));
+        vec![folder.to_owned(), format!("{name}:streamGenerateContent")]
     }
 
     fn parameter(&self) -> Option<(&'static str, &'static str)> {

@@ -25,7 +25,7 @@ pub(super) fn write_body(
         system: messages.iter().filter_map(system_part).collect(),
         tools,
         messages: messages.iter().filter_map(message_entry).collect(),
-        thinking: model.reasoning.thinking,
+        thinking: model.reasoning.thinking.filter(|thinking| tools.is_none() || !thinking.has_budget()),
         output_config: model.reasoning.effort.map(|effort| OutputConfig { effort }),
         max_tokens: model.max_tokens,
     };

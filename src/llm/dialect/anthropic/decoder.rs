@@ -4,9 +4,8 @@ use genai::chat::{StopReason, ToolCall};
 use serde_json::{Map, Value};
 
 use crate::conversation::Usage;
-use crate::llm::MAX_ANSWER;
 use crate::llm::dialect::answer_reader::{
-    AnswerEnd, AnswerEvent, AnswerQueue, AnswerState, EventDecoder, ProviderError,
+    AnswerEnd, AnswerEvent, AnswerQueue, AnswerState, CallSize, EventDecoder, ProviderError,
 };
 use crate::llm::dialect::{take_string, token_count};
 
@@ -15,9 +14,8 @@ use crate::llm::dialect::{take_string, token_count};
 pub(super) struct MessageDecoder {
     block: Block,
     calls: Vec<ToolCall>,
-    /// Bytes of the ids, names and arguments of the calls.
-    call_bytes: usize,
-    usage: Usage,
+    call_size: CallSize,
+    tokens: ClaudeTokens,
     stop: Option<String>,
 }
 
@@ -37,12 +35,21 @@ struct PartialCall {
     arguments: String,
 }
 
+/// Numbers of tokens, each of which the provider counts separately.
+#[derive(Default)]
+struct ClaudeTokens {
+    input: u64,
+    written_to_cache: u64,
+    read_from_cache: u64,
+    output: u64,
+}
+
 impl EventDecoder for MessageDecoder {
     fn decode(&mut self, name: &str, data: &str, events: &mut AnswerQueue) -> Result<AnswerState, ProviderError> {
         match name {
             "message_start" => {
                 let event: Value = serde_json::from_str(data)?;
-                self.note_usage(&event["message"]["usage"]);
+                self.tokens.update(&event["message"]["usage"]);
             }
             "content_block_start" => self.start_block(serde_json::from_str(data)?, events)?,
             "content_block_delta" => self.extend_block(serde_json::from_str(data)?, events)?,
@@ -53,7 +60,7 @@ impl EventDecoder for MessageDecoder {
             }
             "message_delta" => {
                 let event: Value = serde_json::from_str(data)?;
-                self.note_usage(&event["usage"]);
+                self.tokens.update(&event["usage"]);
                 if let Some(reason) = event["delta"]["stop_reason"].as_str() {
                     self.stop = Some(reason.to_owned());
                 }
@@ -77,15 +84,22 @@ impl MessageDecoder {
     fn start_block(&mut self, mut event: Value, events: &mut AnswerQueue) -> Result<(), ProviderError> {
         let mut field = |name: &str| take_string(event.pointer_mut(&format!("/content_block/{name}")));
         match field("type").as_deref() {
-            Some("text") => self.block = Block::Text,
+            Some("text") => {
+                self.block = Block::Text;
+                push(field("text"), AnswerEvent::Text, events);
+            }
             Some("thinking") => {
                 self.block = Block::Thought;
                 push(field("thinking"), AnswerEvent::Thought, events);
             }
             Some("tool_use") => {
                 let (id, name) = (field("id").unwrap_or_default(), field("name").unwrap_or_default());
-                self.count(id.len() + name.len())?;
-                self.block = Block::Call(PartialCall { id, name, arguments: String::new() });
+                // Some servers send all arguments here, and no pieces of them.
+                let input = event["content_block"]["input"].as_object().filter(|input| !input.is_empty());
+                let arguments = input.and_then(|input| serde_json::to_string(input).ok()).unwrap_or_default();
+                self.call_size.add_call()?;
+                self.call_size.add(id.len() + name.len() + arguments.len())?;
+                self.block = Block::Call(PartialCall { id, name, arguments });
             }
             // Blocks that Skein does not ask for have neither text nor calls.
             _ => {}
@@ -99,34 +113,11 @@ impl MessageDecoder {
             Block::Thought => push(take_string(event.pointer_mut("/delta/thinking")), AnswerEvent::Thought, events),
             Block::Call(call) => {
                 let arguments = event["delta"]["partial_json"].as_str().unwrap_or_default();
+                self.call_size.add(arguments.len())?;
                 call.arguments.push_str(arguments);
-                self.count(arguments.len())?;
             }
         }
         Ok(())
-    }
-
-    /// Counts bytes of calls. Fails if they are too long together.
-    fn count(&mut self, bytes: usize) -> Result<(), ProviderError> {
-        self.call_bytes += bytes;
-        if self.call_bytes > MAX_ANSWER { Err(ProviderError::CallsTooLong) } else { Ok(()) }
-    }
-
-    /// Takes the numbers of a usage. Later ones replace earlier ones, and missing ones do not.
-    fn note_usage(&mut self, usage: &Value) {
-        let tokens = |name: &str| token_count(&usage[name]);
-        let (created, read) = (tokens("cache_creation_input_tokens"), tokens("cache_read_input_tokens"));
-        let (created, read) = (created.unwrap_or_default(), read.unwrap_or_default());
-        if let Some(input) = tokens("input_tokens") {
-            // The provider has separate counts for its cache.
-            self.usage.input = input.saturating_add(created).saturating_add(read);
-        }
-        if let Some(output) = tokens("output_tokens") {
-            self.usage.output = output;
-        }
-        if created > 0 || read > 0 {
-            self.usage.cached = read;
-        }
     }
 
     fn end(&mut self) -> AnswerEnd {
@@ -136,8 +127,32 @@ impl MessageDecoder {
         }
         AnswerEnd {
             calls: std::mem::take(&mut self.calls),
-            usage: self.usage,
+            usage: self.tokens.sum(),
             stop: self.stop.take().map(StopReason::from),
+        }
+    }
+}
+
+impl ClaudeTokens {
+    /// Takes the numbers of a usage. Later ones replace earlier ones.
+    fn update(&mut self, usage: &Value) {
+        for (name, count) in [
+            ("input_tokens", &mut self.input),
+            ("cache_creation_input_tokens", &mut self.written_to_cache),
+            ("cache_read_input_tokens", &mut self.read_from_cache),
+            ("output_tokens", &mut self.output),
+        ] {
+            if let Some(tokens) = token_count(&usage[name]) {
+                *count = tokens;
+            }
+        }
+    }
+
+    fn sum(&self) -> Usage {
+        Usage {
+            input: self.input + self.written_to_cache + self.read_from_cache,
+            output: self.output,
+            cached: self.read_from_cache,
         }
     }
 }

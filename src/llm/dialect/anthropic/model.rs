@@ -23,6 +23,14 @@ pub(super) enum ThinkingMode {
     },
 }
 
+impl ThinkingMode {
+    /// Returns true if the provider refuses the result of a call without the thoughts before it, which Skein does not
+    /// keep.
+    pub(super) fn has_budget(self) -> bool {
+        matches!(self, Self::Enabled { .. })
+    }
+}
+
 /// A family and the version of a model, such as Opus 4.8.
 #[derive(Clone, Copy, PartialEq)]
 enum Model {

@@ -3,15 +3,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use genai::adapter::AdapterKind;
 use genai::chat::{StopReason, ToolCall, Usage};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
 use serde_json::Value;
 
-use crate::llm::MAX_ANSWER;
 use crate::llm::dialect::answer_reader::{
-    AnswerEnd, AnswerEvent, AnswerQueue, AnswerState, EventDecoder, ProviderError,
+    AnswerEnd, AnswerEvent, AnswerQueue, AnswerState, CallSize, EventDecoder, ProviderError,
 };
 use crate::llm::dialect::{take_string, usage_from};
 
@@ -23,6 +21,8 @@ const DONE: &str = "[DONE]";
 struct PlainPiece<'a> {
     #[serde(default)]
     error: FieldPresence,
+    usage: Option<IgnoredAny>,
+    x_groq: Option<IgnoredAny>,
     #[serde(borrow)]
     choices: [PlainChoice<'a>; 1],
 }
@@ -55,26 +55,27 @@ impl<'de> Deserialize<'de> for FieldPresence {
 
 /// Returns the text of a piece that only adds text. `None` for other pieces.
 fn plain_text(data: &str) -> Option<Cow<'_, str>> {
-    let PlainPiece { error, choices: [choice] } = serde_json::from_str(data).ok()?;
+    let PlainPiece { error, usage, x_groq, choices: [choice] } = serde_json::from_str(data).ok()?;
     let PlainDelta { content, reasoning_content, reasoning, tool_calls } = choice.delta;
-    let others = [choice.finish_reason, reasoning_content, reasoning, tool_calls];
+    let others = [usage, x_groq, choice.finish_reason, reasoning_content, reasoning, tool_calls];
     (!error.0 && others.iter().all(Option::is_none)).then_some(content)
 }
 
 /// Decodes one answer. Keeps what it has so far, besides the text that went out.
 pub(super) struct PieceDecoder {
-    provider: AdapterKind,
+    /// Whether the provider leaves the tokens of thoughts out of those of the answer.
+    counts_thoughts_apart: bool,
     /// By their index. The arguments are text until the end.
     calls: BTreeMap<u64, ToolCall>,
-    /// Bytes of the ids, names and arguments of the calls.
-    call_bytes: usize,
+    call_size: CallSize,
     usage: Option<Usage>,
     stop: Option<String>,
 }
 
 impl PieceDecoder {
-    pub(super) fn new(provider: AdapterKind) -> Self {
-        Self { provider, calls: BTreeMap::new(), call_bytes: 0, usage: None, stop: None }
+    pub(super) fn new(counts_thoughts_apart: bool) -> Self {
+        let (calls, call_size) = (BTreeMap::new(), CallSize::default());
+        Self { counts_thoughts_apart, calls, call_size, usage: None, stop: None }
     }
 }
 
@@ -99,13 +100,10 @@ impl PieceDecoder {
         if let Some(body) = piece.get_mut("error").map(Value::take) {
             return Err(ProviderError::Reported(body));
         }
-        let is_groq = self.provider == AdapterKind::Groq;
-        let Some(mut choice) = piece.pointer_mut("/choices/0").map(Value::take) else {
-            if self.usage.is_none() && !is_groq {
-                self.usage = take_usage(piece.get_mut("usage"));
-            }
-            return Ok(());
-        };
+        for place in ["/usage", "/x_groq/usage"] {
+            self.note_usage(take_usage(piece.pointer_mut(place)));
+        }
+        let Some(mut choice) = piece.pointer_mut("/choices/0").map(Value::take) else { return Ok(()) };
         let (text, thought) = take_content(&mut choice);
         let thought = thought
             .or_else(|| take_string(choice.pointer_mut("/delta/reasoning_content")))
@@ -115,34 +113,37 @@ impl PieceDecoder {
         }
         push_text(text.unwrap_or_default(), events);
         if let Some(Value::Array(calls)) = choice.pointer_mut("/delta/tool_calls").map(Value::take) {
-            calls.into_iter().for_each(|call| self.add_call(call));
-            if self.call_bytes > MAX_ANSWER {
-                return Err(ProviderError::CallsTooLong);
-            }
+            calls.into_iter().try_for_each(|call| self.add_call(call))?;
         }
         // The reason comes alone, or with the last text or call.
         if let Some(reason) = take_string(choice.get_mut("finish_reason")) {
             self.stop = Some(reason);
-            let usage = if is_groq { piece.pointer_mut("/x_groq/usage") } else { piece.get_mut("usage") };
-            if let Some(usage) = take_usage(usage) {
-                self.usage = Some(usage);
-            }
         }
         Ok(())
     }
 
+    /// Keeps the highest numbers. Some providers send growing numbers, or zeros, with each piece.
+    fn note_usage(&mut self, usage: Option<Usage>) {
+        let total = |usage: &Usage| usage_from(usage).input.saturating_add(usage_from(usage).output);
+        if let Some(usage) = usage
+            && self.usage.as_ref().is_none_or(|known| total(known) <= total(&usage))
+        {
+            self.usage = Some(usage);
+        }
+    }
+
     /// Adds a piece of a call. Pieces without an index or a function are ignored.
-    fn add_call(&mut self, mut call: Value) {
+    fn add_call(&mut self, mut call: Value) -> Result<(), ProviderError> {
         let index = call.get("index").and_then(Value::as_u64).filter(|index| u32::try_from(*index).is_ok());
         let function = call.get_mut("function").map(Value::take);
-        let (Some(index), Some(mut function)) = (index, function) else { return };
+        let (Some(index), Some(mut function)) = (index, function) else { return Ok(()) };
         let call_id = take_string(call.get_mut("id")).unwrap_or_else(|| format!("call_{index}"));
         let fn_name = take_string(function.get_mut("name")).unwrap_or_default();
         let arguments = take_string(function.get_mut("arguments")).unwrap_or_default();
-        self.call_bytes += arguments.len();
+        self.call_size.add(call_id.len() + fn_name.len() + arguments.len())?;
         match self.calls.get_mut(&index) {
             None => {
-                self.call_bytes += call_id.len() + fn_name.len();
+                self.call_size.add_call()?;
                 let fn_arguments = Value::String(arguments);
                 self.calls.insert(index, ToolCall { call_id, fn_name, fn_arguments, thought_signatures: None });
             }
@@ -151,20 +152,18 @@ impl PieceDecoder {
                     text.push_str(&arguments);
                 }
                 if !fn_name.is_empty() {
-                    self.call_bytes += call_id.len() + fn_name.len();
-                    self.call_bytes -= known.call_id.len() + known.fn_name.len();
                     known.call_id = call_id;
                     known.fn_name = fn_name;
                 }
             }
         }
+        Ok(())
     }
 
     fn end(&mut self) -> AnswerEnd {
         let mut usage = self.usage.take().unwrap_or_default();
-        // Grok leaves the tokens of its thoughts out of those of its answer.
         let thoughts = usage.completion_tokens_details.as_ref().and_then(|details| details.reasoning_tokens);
-        if let Some(thoughts) = thoughts.filter(|_| self.provider == AdapterKind::Xai) {
+        if let Some(thoughts) = thoughts.filter(|_| self.counts_thoughts_apart) {
             usage.completion_tokens = Some(usage.completion_tokens.unwrap_or_default().saturating_add(thoughts));
         }
         AnswerEnd {

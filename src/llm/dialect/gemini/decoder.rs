@@ -4,9 +4,8 @@ use genai::chat::{StopReason, ToolCall};
 use serde_json::Value;
 
 use crate::conversation::Usage;
-use crate::llm::MAX_ANSWER;
 use crate::llm::dialect::answer_reader::{
-    AnswerEnd, AnswerEvent, AnswerQueue, AnswerState, EventDecoder, ProviderError,
+    AnswerEnd, AnswerEvent, AnswerQueue, AnswerState, CallSize, EventDecoder, ProviderError,
 };
 use crate::llm::dialect::{take_string, token_count};
 
@@ -14,9 +13,21 @@ use crate::llm::dialect::{take_string, token_count};
 #[derive(Default)]
 pub(super) struct ChunkDecoder {
     calls: Vec<ToolCall>,
-    /// Bytes of the ids, names, arguments and signatures of the calls.
-    call_bytes: usize,
-    usage: Usage,
+    call_size: CallSize,
+    tokens: GeminiTokens,
+    /// Why the answer ends. Some servers give a reason in each chunk, so that the last one counts.
+    stop: Option<String>,
+}
+
+/// Numbers of tokens, each of which the provider counts separately.
+#[derive(Default)]
+struct GeminiTokens {
+    prompt: u64,
+    /// The results of tools that run at the provider.
+    tool_results: u64,
+    cached: u64,
+    answer: u64,
+    thoughts: u64,
 }
 
 impl EventDecoder for ChunkDecoder {
@@ -28,19 +39,22 @@ impl EventDecoder for ChunkDecoder {
         if let Some(reason) = chunk["promptFeedback"]["blockReason"].as_str() {
             return Err(ProviderError::Blocked(reason.to_owned()));
         }
-        // Each chunk has all numbers so far.
-        if let Some(usage) = chunk.get("usageMetadata") {
-            self.usage = usage_of(usage);
-        }
+        self.tokens.update(&chunk["usageMetadata"]);
         self.take_parts(&mut chunk, events)?;
-        // There is no other mark of the end.
-        match take_string(chunk.pointer_mut("/candidates/0/finishReason")) {
-            Some(reason) => {
-                events.push_back(Ok(AnswerEvent::End(self.end(reason)?)));
-                Ok(AnswerState::Over)
-            }
-            None => Ok(AnswerState::Open),
+        if let Some(reason) = take_string(chunk.pointer_mut("/candidates/0/finishReason")) {
+            self.stop = Some(reason);
         }
+        Ok(if self.stop.is_some() { AnswerState::Complete } else { AnswerState::Open })
+    }
+
+    /// Fails if the reason is a defect of the answer, such as `MALFORMED_FUNCTION_CALL`.
+    fn finish(&mut self) -> Option<Result<AnswerEnd, ProviderError>> {
+        Some(match StopReason::from(self.stop.take()?) {
+            StopReason::Other(reason) => Err(ProviderError::BrokenOff(reason)),
+            stop => {
+                Ok(AnswerEnd { calls: std::mem::take(&mut self.calls), usage: self.tokens.sum(), stop: Some(stop) })
+            }
+        })
     }
 }
 
@@ -67,23 +81,24 @@ impl ChunkDecoder {
         let id = take_string(part.pointer_mut("/functionCall/id"));
         let call_id = id.unwrap_or_else(|| fallback_id(&fn_name, self.calls.len()));
         let fn_arguments = part.pointer_mut("/functionCall/args").map(Value::take).unwrap_or_default();
-        let arguments = crate::llm::size_of_json(&fn_arguments);
-        self.call_bytes += call_id.len() + fn_name.len() + arguments + signature.as_ref().map_or(0, String::len);
-        if self.call_bytes > MAX_ANSWER {
-            return Err(ProviderError::CallsTooLong);
-        }
+        self.call_size.add_call()?;
+        self.call_size.add(call_id.len() + fn_name.len() + signature.as_ref().map_or(0, String::len))?;
+        self.call_size.add(memory_of_json(&fn_arguments))?;
         let thought_signatures = signature.map(|signature| vec![signature]);
         self.calls.push(ToolCall { call_id, fn_name, fn_arguments, thought_signatures });
         Ok(())
     }
+}
 
-    /// Fails if the reason is a defect of the answer, such as `MALFORMED_FUNCTION_CALL`.
-    fn end(&mut self, reason: String) -> Result<AnswerEnd, ProviderError> {
-        match StopReason::from(reason) {
-            StopReason::Other(reason) => Err(ProviderError::BrokenOff(reason)),
-            stop => Ok(AnswerEnd { calls: std::mem::take(&mut self.calls), usage: self.usage, stop: Some(stop) }),
-        }
-    }
+/// Returns about how much memory a value takes. Small values take more than their text.
+fn memory_of_json(value: &Value) -> usize {
+    let inner = match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(memory_of_json).sum(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + memory_of_json(value)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    };
+    size_of::<Value>() + inner
 }
 
 /// Returns an id for a call to which the provider gave none.
@@ -97,13 +112,23 @@ pub(super) fn is_fallback_id(id: &str) -> bool {
     parts.is_some_and(|(name, number)| !name.is_empty() && number.parse::<usize>().is_ok())
 }
 
-/// Converts the numbers of a chunk.
-fn usage_of(usage: &Value) -> Usage {
-    let tokens = |name: &str| token_count(&usage[name]).unwrap_or_default();
-    // The provider has separate counts for thoughts and for the results of built-in tools.
-    Usage {
-        input: tokens("promptTokenCount").saturating_add(tokens("toolUsePromptTokenCount")),
-        output: tokens("candidatesTokenCount").saturating_add(tokens("thoughtsTokenCount")),
-        cached: tokens("cachedContentTokenCount"),
+impl GeminiTokens {
+    /// Takes the numbers of a chunk. Later ones replace earlier ones.
+    fn update(&mut self, usage: &Value) {
+        for (name, count) in [
+            ("promptTokenCount", &mut self.prompt),
+            ("toolUsePromptTokenCount", &mut self.tool_results),
+            ("cachedContentTokenCount", &mut self.cached),
+            ("candidatesTokenCount", &mut self.answer),
+            ("thoughtsTokenCount", &mut self.thoughts),
+        ] {
+            if let Some(tokens) = token_count(&usage[name]) {
+                *count = tokens;
+            }
+        }
+    }
+
+    fn sum(&self) -> Usage {
+        Usage { input: self.prompt + self.tool_results, output: self.answer + self.thoughts, cached: self.cached }
     }
 }
