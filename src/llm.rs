@@ -29,6 +29,7 @@ use serde_json::{Map, Value};
 
 use crate::conversation::{Message, ToolUse, Usage};
 use crate::ids::ModelRef;
+use effort::split_effort;
 
 #[cfg(any(test, fuzzing))]
 pub use dialect::decode_pieces;
@@ -303,16 +304,23 @@ impl ModelRegistry {
     }
 
     /// Returns what is known about a model: the user's facts, then the published ones. A provider at an address of the
-    /// user has its own prices. The user's prices do not count if an administrator limits the cost.
+    /// user has its own prices. The user's prices do not count if an administrator limits the cost. What is not known
+    /// about a model with an effort is that about the model without one.
     fn info(&self, name: &ModelRef, own_address: bool) -> ModelInfo {
-        let user = self.facts.get(name).copied().unwrap_or_default();
-        let published = match name {
+        let plain = match name {
+            ModelRef::Hosted { provider, model } => {
+                ModelRef::Hosted { provider: provider.clone(), model: split_effort(model).1.to_owned() }
+            }
+            other => other.clone(),
+        };
+        let user = self.facts.get(name).or(self.facts.get(&plain)).copied().unwrap_or_default();
+        let published = match &plain {
             ModelRef::Hosted { provider, model } if !own_address => known_models::published(provider, model),
             _ => None,
         };
         let published = published.unwrap_or_default();
         let price = match self.policy.fixes_prices() {
-            true => self.policy.price_of(name, published.price),
+            true => self.policy.price_of(name, &plain, published.price),
             false => user.price.or(published.price),
         };
         ModelInfo { window: user.window.or(published.window), price }

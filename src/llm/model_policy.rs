@@ -40,10 +40,11 @@ impl ModelPolicy {
         !self.fixed_prices.is_empty()
     }
 
-    /// Returns the highest price that an administrator states, or who states none, the published one. `None` if the
-    /// price is unknown to one of them.
-    pub(super) fn price_of(&self, name: &ModelRef, published: Option<Price>) -> Option<Price> {
-        let stated = self.fixed_prices.iter().map(|prices| prices.get(name).copied().or(published));
+    /// Returns the highest price that an administrator states, or who states none, the published one. `plain` is the
+    /// name without an effort. `None` if the price is unknown to one of them.
+    pub(super) fn price_of(&self, name: &ModelRef, plain: &ModelRef, published: Option<Price>) -> Option<Price> {
+        let stated_price = |prices: &BTreeMap<_, Price>| prices.get(name).or(prices.get(plain)).copied();
+        let stated = self.fixed_prices.iter().map(|prices| stated_price(prices).or(published));
         stated.collect::<Option<Vec<_>>>()?.into_iter().reduce(Price::highest)
     }
 
@@ -121,6 +122,23 @@ mod tests {
             assert_eq!(price(published, stated), of_published, "{stated:?}");
             assert_eq!(price(unpublished, stated), of_other, "{stated:?}: the user states that the model is free");
         }
+    }
+
+    #[test]
+    fn a_model_with_an_effort_costs_as_much_as_without() {
+        let price = |name: &str, models: &ModelRegistry| models.info(&ModelRef::from(name), false).price;
+        let published = ModelRegistry::default();
+        assert!(price("openai:gpt-5-high", &published).is_some());
+        assert_eq!(price("openai:gpt-5-high", &published), price("openai:gpt-5", &published));
+        let stated = Price { input: 9.0, output: 9.0, cached: 9.0 };
+        let fixed_prices = vec![[(ModelRef::from("openai:scripted"), stated)].into()];
+        let policy = ModelPolicy { fixed_prices, ..ModelPolicy::default() };
+        let models = ModelRegistry { policy, ..ModelRegistry::default() };
+        assert_eq!(price("openai:scripted-high", &models), None, "its name is not of a family with efforts");
+        let fixed_prices = vec![[(ModelRef::from("openai:gpt-5"), stated)].into()];
+        let policy = ModelPolicy { fixed_prices, ..ModelPolicy::default() };
+        let models = ModelRegistry { policy, ..ModelRegistry::default() };
+        assert_eq!(price("openai:gpt-5-high", &models), Some(stated));
     }
 
     #[test]
