@@ -13,8 +13,8 @@ use std::sync::LazyLock;
 use regex::{Regex, RegexSet};
 
 pub use address::{AddressPart, AddressParts, AddressSecret, address_secrets};
-use assignments::ASSIGNMENTS;
 pub use assignments::is_secret_name;
+use assignments::{ASSIGNMENTS, AssignmentForm};
 use key_formats::KEY_FORMATS;
 pub use key_shape::{WORD_BORDERS, has_key_shape};
 pub use secret_forms::secret_forms;
@@ -33,22 +33,33 @@ static KNOWN: LazyLock<RegexSet> = LazyLock::new(|| {
     RegexSet::new(KEY_FORMATS.iter().map(|(pattern, _)| pattern)).unwrap_or_else(|_| RegexSet::empty())
 });
 
+/// Minimum length of a word that has a key of a known form. Only the first line of a private key has spaces.
+const MIN_KNOWN_LENGTH: usize = 15;
+const PRIVATE_KEY: &str = "-----BEGIN";
+
+/// Returns the indexes of the formats in the text. Most texts have no long word, and need not wait for the automaton,
+/// which takes longer to build than `skein check` takes otherwise.
+fn match_formats(text: &str) -> Vec<usize> {
+    let may_match = words(text).any(|word| word.len() >= MIN_KNOWN_LENGTH) || text.contains(PRIVATE_KEY);
+    if may_match { KNOWN.matches(text).into_iter().collect() } else { Vec::new() }
+}
+
 /// Returns the kind of secret that the text seems to contain. `None` if it contains none.
 pub fn find_secret(text: &str) -> Option<&'static str> {
-    let known = KNOWN.matches(text).iter().next();
+    let known = match_formats(text).first().copied();
     let known = known.and_then(|index| KEY_FORMATS.get(index)).map(|(_, what)| *what);
-    let assigned = || ASSIGNMENTS.iter().find(|form| form.find_from(text, 0).is_some()).map(|form| form.what);
+    let assigned = || assignments_in(text).find(|form| form.find_from(text, 0).is_some()).map(|form| form.what);
     known.or_else(assigned).or_else(|| words(text).any(random).then_some("a random key"))
 }
 
 /// Returns where the text seems to contain secrets. The places may overlap.
 pub fn secret_ranges(text: &str) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
-    for index in KNOWN.matches(text) {
+    for index in match_formats(text) {
         let format = KEY_FORMATS.get(index).and_then(|(pattern, _)| Regex::new(pattern).ok());
         ranges.extend(format.iter().flat_map(|format| format.find_iter(text)).map(|found| found.range()));
     }
-    for form in &ASSIGNMENTS {
+    for form in assignments_in(text) {
         let mut from = 0;
         while let Some(Range { start, end }) = form.find_from(text, from) {
             from = text[end..].find(ends_word).map_or(text.len(), |length| end + length);
@@ -63,6 +74,13 @@ pub fn secret_ranges(text: &str) -> Vec<Range<usize>> {
         start += word.len();
     }
     ranges
+}
+
+/// Returns the forms that may be in the text.
+fn assignments_in(text: &str) -> impl Iterator<Item = &'static AssignmentForm> {
+    // Some letters outside of ASCII count as `s` or `k` to a pattern.
+    let small = text.is_ascii().then(|| text.to_ascii_lowercase());
+    ASSIGNMENTS.iter().filter(move |form| small.as_ref().is_none_or(|small| form.may_match(small)))
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
@@ -133,6 +151,33 @@ fn entropy(text: &str) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Texts of a known form in which [`match_formats`] and [`assignments_in`] look for nothing would stay visible.
+    #[test]
+    fn a_pattern_that_matches_is_never_left_out() {
+        let texts = [
+            "xoxb-abcdefghij",
+            "-----BEGIN PRIVATE KEY-----",
+            "PASSWORD: hunter2secret",
+            "pa\u{17f}\u{17f}word: hunter2secret",
+            "pin = 4711-x",
+            "DB_PW=abcd1234",
+            "SECRET_BASE: 01234567x",
+            "Account Key: 01234567x",
+            "Session-Token: 01234567x",
+            "Authorization: Basic 0123456789Ab",
+            "BEARER 0123456789abcdef",
+            "HTTP://user:word@host",
+        ];
+        for text in texts {
+            let of_form = KEY_FORMATS.iter().any(|(pattern, _)| Regex::new(pattern).unwrap().is_match(text));
+            let assigned = ASSIGNMENTS.iter().any(|form| form.find_from(text, 0).is_some());
+            assert!(of_form || assigned, "{text}");
+            let found =
+                !match_formats(text).is_empty() || assignments_in(text).any(|form| form.find_from(text, 0).is_some());
+            assert!(found, "{text}");
+        }
+    }
 
     #[test]
     fn secrets_are_found() {

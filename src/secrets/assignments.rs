@@ -29,6 +29,9 @@ const MAX_VERSION_SUFFIX: usize = 12;
 pub(super) struct AssignmentForm {
     /// The kind of secret.
     pub(super) what: &'static str,
+    /// A text has one of these, in small letters, if the pattern matches it. So most texts need no pattern, which takes
+    /// longer to build than `skein check` takes otherwise.
+    marks: &'static [&'static str],
     /// The group `value` may be a secret. `None` if the pattern is invalid, which a test excludes.
     pattern: LazyLock<Option<Regex>>,
     /// Decides about a value that is no placeholder.
@@ -38,6 +41,7 @@ pub(super) struct AssignmentForm {
 pub(super) static ASSIGNMENTS: [AssignmentForm; 6] = [
     AssignmentForm {
         what: "a password in a URL",
+        marks: &["://"],
         pattern: LazyLock::new(|| {
             let user = r"(?:\$\{[^}]*\}|[^\s/:@${}])*";
             Regex::new(&format!(r"(?i)\b[a-z][a-z0-9+.-]*://{user}:(?<value>[^\s/@]{{3,200}})@")).ok()
@@ -46,6 +50,7 @@ pub(super) static ASSIGNMENTS: [AssignmentForm; 6] = [
     },
     AssignmentForm {
         what: "a password or key",
+        marks: &["pass", "secret", "pw", "pin"],
         pattern: LazyLock::new(|| {
             let long = "pass(?:word|wd|phrase|code)|secret";
             // A word, and no field such as `user: ada`.
@@ -61,6 +66,7 @@ pub(super) static ASSIGNMENTS: [AssignmentForm; 6] = [
     },
     AssignmentForm {
         what: "a password or key",
+        marks: &["secret", "key", "token"],
         pattern: LazyLock::new(|| {
             let names = [
                 "secret[_ -]?key(?:_base)?|secret_base",
@@ -74,6 +80,7 @@ pub(super) static ASSIGNMENTS: [AssignmentForm; 6] = [
     },
     AssignmentForm {
         what: "a password or key",
+        marks: &["token"],
         pattern: LazyLock::new(|| {
             // The token of a page of results is no secret.
             let name = r"(?:\b|_)(?:(?<page>next|page|cursor|continuation)[_ -]?)?token\b";
@@ -88,6 +95,7 @@ pub(super) static ASSIGNMENTS: [AssignmentForm; 6] = [
     },
     AssignmentForm {
         what: "a token in a header",
+        marks: &["authorization"],
         pattern: LazyLock::new(|| {
             let scheme = r"(?:(?<scheme>apikey|basic|bearer|bot|digest|token)\s+)?";
             let start = format!(r#"(?i)\bauthorization{}\\*["'`]?{scheme}"#, separator!(""));
@@ -100,12 +108,18 @@ pub(super) static ASSIGNMENTS: [AssignmentForm; 6] = [
     },
     AssignmentForm {
         what: "a token in a header",
+        marks: &["bearer"],
         pattern: LazyLock::new(|| Regex::new(r"(?i)\bbearer\s+(?<value>[a-z0-9._~+/=-]{16,200})").ok()),
         accepts: |value, _| has_digit(value),
     },
 ];
 
 impl AssignmentForm {
+    /// Returns whether the text may have such a secret. `small` is the text in small letters.
+    pub(super) fn may_match(&self, small: &str) -> bool {
+        self.marks.iter().any(|mark| small.contains(mark))
+    }
+
     /// Returns the next secret from here on.
     pub(super) fn find_from(&self, text: &str, mut from: usize) -> Option<Range<usize>> {
         let pattern = self.pattern.as_ref()?;
