@@ -1,7 +1,6 @@
 //! What is recalled for a prompt, over a real store.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
@@ -183,34 +182,6 @@ async fn recall_returns_at_most_three_excerpts_and_1500_bytes() {
 fn a_rare_word_alone_weighs_enough_and_rarer_ones_more() {
     assert!(weight(MAX_RARE_COUNT) >= MIN_WEIGHT);
     assert!((1..COUNTED).all(|messages| weight(messages) > weight(messages + 1)));
-}
-
-/// A thousand sessions of some length, some words common and some rare. The best of several tries, because the machine
-/// has other things to do.
-#[tokio::test]
-async fn looking_back_takes_no_time_that_anybody_notices() {
-    let past = past();
-    let words = ["server", "module", "update", "parser", "index", "request", "handler", "config", "deploy", "module"];
-    for session in 0..1_000_usize {
-        let mut events = Vec::new();
-        for message in 0..10_usize {
-            let text: Vec<_> = (0..30).map(|at| words[(session * 7 + message * 3 + at * at) % words.len()]).collect();
-            let role = if message % 2 == 0 { Role::User } else { Role::Assistant };
-            events.push(said(role, &format!("{} topic{} area{}", text.join(" "), session % 400, session % 350)));
-        }
-        past.session_in(&past.cwd, events).await;
-    }
-    past.store.find("").await.unwrap();
-    let mut best = Duration::MAX;
-    for _ in 0..10 {
-        let begun = Instant::now();
-        let pieces = past
-            .about("update the server module, the parser and the index of topic42 in area42 of the deploy config")
-            .await;
-        best = best.min(begun.elapsed());
-        assert!(!pieces.is_empty());
-    }
-    assert!(best < Duration::from_millis(25), "{best:?}, without optimisation");
 }
 
 #[test]

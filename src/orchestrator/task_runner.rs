@@ -94,7 +94,7 @@ impl TaskRunner {
             announced.or_else(earlier).ok_or_else(|| DelegateError::UnknownDependency { name: name.clone() })
         };
         let before = task.after.iter().map(before).collect::<Result<_, _>>()?;
-        let report = self.tasks.add(task.name.clone(), &mode, &task.text, context.id.clone(), cancel.clone());
+        let report = self.tasks.add(task.name.clone(), &mode, &task.text, context.id.clone(), cancel.clone())?;
         Ok(DelegatedTask {
             id: report.id.clone(),
             report,
@@ -113,21 +113,21 @@ impl TaskRunner {
     }
 
     /// Runs the task: waits for its dependencies, runs it and records the result.
-    async fn work(&self, errand: &DelegatedTask) -> TaskReport {
-        let DelegatedTask { id, cancel, .. } = errand;
+    async fn work(&self, delegated: &DelegatedTask) -> TaskReport {
+        let DelegatedTask { id, cancel, .. } = delegated;
         let (state, result) = tokio::select! {
             biased;
-            outcome = self.outcome(errand) => outcome,
+            outcome = self.outcome(delegated) => outcome,
             // A working task ends its turn in order by itself; a waiting task can be dropped.
             () = async { cancel.cancelled().await; self.is_waiting(id).await } => {
-                (TaskState::Cancelled, "it had not begun".to_owned())
+                (TaskState::Cancelled, "it had not started".to_owned())
             }
         };
         self.file_locks.release(id);
         let ended = self.tasks.change(id, |report| (report.state, report.result) = (state, result));
-        self.show_plan(errand);
-        // The task was added before and is never removed.
-        ended.unwrap_or_else(|| errand.report.clone())
+        self.show_plan(delegated);
+        // A task is not removed before it has ended.
+        ended.unwrap_or_else(|| delegated.report.clone())
     }
 
     /// Returns if the task waits; never completes if it works.
@@ -137,29 +137,29 @@ impl TaskRunner {
         }
     }
 
-    async fn outcome(&self, errand: &DelegatedTask) -> (TaskState, String) {
+    async fn outcome(&self, delegated: &DelegatedTask) -> (TaskState, String) {
         let mut before = Vec::new();
-        for task in &errand.dependencies {
+        for task in &delegated.dependencies {
             let problem = match self.tasks.wait_for_end(task).await {
                 Ok(report) if report.state == TaskState::Done => {
                     before.push(report);
                     continue;
                 }
-                Ok(report) => format!("it needs task `{}`, which came to nothing", report.id),
+                Ok(report) => format!("task `{}`, which it depends on, did not succeed", report.id),
                 Err(error) => error.to_string(),
             };
-            return (TaskState::Failed, format!("it was not begun: {problem}"));
+            return (TaskState::Failed, format!("it did not start: {problem}"));
         }
         // The semaphore is never closed.
         let Ok(_place) = self.places.acquire().await else {
-            return (TaskState::Failed, "it found no place".to_owned());
+            return (TaskState::Failed, "the session is closing".to_owned());
         };
-        if errand.cancel.is_cancelled() {
-            return (TaskState::Cancelled, "it had not begun".to_owned());
+        if delegated.cancel.is_cancelled() {
+            return (TaskState::Cancelled, "it had not started".to_owned());
         }
-        self.tasks.change(&errand.id, |report| report.state = TaskState::Working);
-        self.show_plan(errand);
-        match self.child_turn(errand, prompt(&errand.task, &before)).await {
+        self.tasks.change(&delegated.id, |report| report.state = TaskState::Working);
+        self.show_plan(delegated);
+        match self.child_turn(delegated, prompt(&delegated.task, &before)).await {
             Ok(ended) => ended,
             Err(error) => (TaskState::Failed, error.to_string()),
         }
@@ -169,11 +169,11 @@ impl TaskRunner {
     /// waits for no other task that writes to its files.
     async fn run_child(
         &self,
-        errand: &DelegatedTask,
+        delegated: &DelegatedTask,
         prompt: String,
         place: Option<SessionRoots>,
     ) -> Result<(TaskState, String), ChildTurnError> {
-        let (who, context) = (errand.mode.to_string(), &errand.context);
+        let (who, context) = (delegated.mode.to_string(), &delegated.context);
         // Release the parent session before the turn: a child must not keep it alive.
         let (child, parent) = {
             let session = self.session()?;
@@ -181,25 +181,25 @@ impl TaskRunner {
             let child_id: Arc<OnceLock<String>> = Arc::default();
             let (call, id) = (context.clone(), Arc::clone(&child_id));
             let asker = |asker| Arc::new(ChildAsker { asker, call, who: who.clone(), session: id }) as Arc<_>;
-            let file_lock = || self.file_locks.of(&errand.id, waiting(who.clone(), parent.clone()));
+            let file_lock = || self.file_locks.of(&delegated.id, waiting(who.clone(), parent.clone()));
             let write_lock = place.is_none().then(file_lock);
-            let child = session.child(errand.mode.clone(), place, asker, write_lock, None).await;
+            let child = session.child(delegated.mode.clone(), place, asker, write_lock, None).await;
             let child = child?;
             child_id.get_or_init(|| child.id().to_owned());
             (child, parent)
         };
-        self.tasks.change(&errand.id, |report| report.session = Some(child.id().to_owned()));
+        self.tasks.change(&delegated.id, |report| report.session = Some(child.id().to_owned()));
         let apart = parent.as_ref().and_then(Weak::upgrade).and_then(|parent| {
-            let (session, task) = (child.id().to_owned(), errand.task.text.clone());
+            let (session, task) = (child.id().to_owned(), delegated.task.text.clone());
             parent.child(&ChildSession { session, mode: who.clone(), task })
         });
         // A background task outlasts the turn, so it does not report to the turn's notifier.
-        let parent = parent.filter(|_| !errand.background);
+        let parent = parent.filter(|_| !delegated.background);
         let relay = Arc::new(ChildNotifier { parent, call: context.clone(), who, apart });
         let pending = child.begin()?;
         let prompt = vec![Content::text(prompt)];
         // The model wrote the task, so `@agent/mode` in it does not choose the mode.
-        let end = self.orchestrator.prompt(pending, prompt, PromptOptions::default(), relay, &errand.cancel).await;
+        let end = self.orchestrator.prompt(pending, prompt, PromptOptions::default(), relay, &delegated.cancel).await;
         let end = end?;
         if let Ok(session) = self.session() {
             session.spend(end.usage);
@@ -208,23 +208,23 @@ impl TaskRunner {
         Ok(match end.ending {
             StopReason::EndTurn => (TaskState::Done, said),
             StopReason::MaxTokens => {
-                (TaskState::Done, format!("{said}\n[the answer was cut at the longest the model may say]"))
+                (TaskState::Done, format!("{said}\n[the answer was cut at the output limit of the model]"))
             }
             StopReason::Cancelled => (TaskState::Cancelled, said),
             StopReason::CallRefused { tool } => {
-                (TaskState::Failed, format!("`{tool}` was not consented to. It said: {said}"))
+                (TaskState::Failed, format!("`{tool}` was not consented to. Its answer: {said}"))
             }
-            StopReason::Refusal => (TaskState::Failed, format!("the model declined. It said: {said}")),
+            StopReason::Refusal => (TaskState::Failed, format!("the model refused the request. Its answer: {said}")),
             StopReason::Exhausted { why } | StopReason::Failed { why, .. } => {
-                (TaskState::Failed, if said.is_empty() { why } else { format!("{why}. It said: {said}") })
+                (TaskState::Failed, if said.is_empty() { why } else { format!("{why}. Its answer: {said}") })
             }
         })
     }
 
     /// Reports tasks that were delegated together as the steps of a to-do list.
-    fn show_plan(&self, errand: &DelegatedTask) {
-        if errand.together.len() > 1 {
-            errand.context.report(Activity::TodoList(self.tasks.plan(&errand.together)));
+    fn show_plan(&self, delegated: &DelegatedTask) {
+        if delegated.together.len() > 1 {
+            delegated.context.report(Activity::TodoList(self.tasks.plan(&delegated.together)));
         }
     }
 }
@@ -277,7 +277,7 @@ fn waiting(who: String, parent: Option<Weak<dyn Notifier>>) -> impl Fn(String) +
 fn prompt(task: &TaskRequest, before: &[TaskReport]) -> String {
     let mut text = task.text.trim().to_owned();
     if let Some(context) = task.context.as_deref().map(str::trim).filter(|context| !context.is_empty()) {
-        text.push_str(&format!("\n\nWhat you should know:\n{context}"));
+        text.push_str(&format!("\n\nContext:\n{context}"));
     }
     for report in before {
         let kept = truncate(&report.result, MAX_RESULT_BYTES);
@@ -293,21 +293,22 @@ impl Delegator for TaskRunner {
         Box::pin(async move {
             let cancel = context.cancel.child_token();
             let call = context.id.clone();
-            let errand = self.enter(task, context, cancel, false).await;
-            let errand = errand.inspect_err(|_| self.tasks.refuse(call.as_deref()))?;
-            self.show_plan(&errand);
-            Ok(self.work(&errand).await)
+            let delegated = self.enter(task, context, cancel, false).await;
+            let delegated = delegated.inspect_err(|_| self.tasks.refuse(call.as_deref()))?;
+            self.show_plan(&delegated);
+            Ok(self.work(&delegated).await)
         })
     }
 
     fn begin(&self, task: TaskRequest, context: CallContext) -> BoxFuture<'_, Result<TaskReport, DelegateError>> {
         Box::pin(async move {
             let cancel = self.background.cancelled().child_token();
-            let errand = DelegatedTask { context: context.detach(), ..self.enter(task, context, cancel, true).await? };
-            let (desk, report) = (self.me.clone(), errand.report.clone());
+            let delegated =
+                DelegatedTask { context: context.detach(), ..self.enter(task, context, cancel, true).await? };
+            let (runner, report) = (self.me.clone(), delegated.report.clone());
             self.background.spawn(async move {
-                if let Some(desk) = desk.upgrade() {
-                    desk.work(&errand).await;
+                if let Some(runner) = runner.upgrade() {
+                    runner.work(&delegated).await;
                 }
             });
             Ok(report)

@@ -1,7 +1,7 @@
 //! Keeps the table of tasks that a session has delegated, with their dependencies and states. The table is stored with
 //! the session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,6 +22,10 @@ use crate::tool::{StateEntries, StepStatus, TodoStep};
 pub(super) const DELEGATE: &str = "summon__delegate";
 /// Time an announced task has to start. A task that depends on it fails after that.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum number of tasks that have not ended. Each has a future that waits or works.
+const MAX_UNFINISHED: usize = 32;
+/// Maximum number of tasks in the table. The oldest that has ended makes room.
+const MAX_TASKS: usize = 200;
 /// The name under which the table is stored.
 pub(super) const OWNER: &str = "tasks";
 /// The result of a task that the end of the session interrupted.
@@ -31,8 +35,8 @@ const INTERRUPTED: &str = "the session was closed before the task had ended; del
 #[derive(Debug)]
 pub(super) struct TaskTable {
     list: Mutex<Vec<TaskRecord>>,
-    /// Ids of calls whose tasks were rejected before they were added.
-    refused: Mutex<Vec<String>>,
+    /// Ids of calls whose tasks were rejected before they were added, at most [`MAX_TASKS`].
+    refused: Mutex<VecDeque<String>>,
     changed: watch::Sender<()>,
     stored: StateEntries,
     /// Set when the session ends. Later changes are not stored, so that unfinished tasks count as interrupted.
@@ -48,6 +52,8 @@ struct StoredTask {
 
 #[derive(Debug)]
 struct TaskRecord {
+    /// The position among all tasks of the session, also those that have left the table.
+    number: usize,
     report: TaskReport,
     name: Option<String>,
     /// Id of the call that delegated the task.
@@ -67,16 +73,17 @@ pub(super) enum TaskDependency {
 impl TaskTable {
     /// Returns the table that earlier openings of the session stored. Tasks that had not ended are interrupted.
     pub(super) fn load(stored: StateEntries) -> Self {
-        let record = |value: Vec<u8>| {
+        let record = |(key, value): (String, Vec<u8>)| {
+            let number = key.parse().ok()?;
             let StoredTask { mut report, name } = serde_json::from_slice(&value)
                 .inspect_err(|error| tracing::warn!(%error, "a stored task cannot be read"))
                 .ok()?;
             if !report.state.has_ended() {
                 (report.state, report.result) = (TaskState::Interrupted, INTERRUPTED.to_owned());
             }
-            Some(TaskRecord { report, name, call: None, cancel: CancellationToken::new() })
+            Some(TaskRecord { number, report, name, call: None, cancel: CancellationToken::new() })
         };
-        let list = stored.take().into_values().filter_map(record).collect();
+        let list = stored.take().into_iter().filter_map(record).collect();
         Self {
             list: Mutex::new(list),
             refused: Mutex::default(),
@@ -86,7 +93,8 @@ impl TaskTable {
         }
     }
 
-    /// Adds a task. Its id is its name if no other task has it, else the name with a number.
+    /// Adds a task. Its id is its name if no other task has it, else the name with a number. Fails if too many tasks have
+    /// not ended.
     pub(super) fn add(
         &self,
         name: Option<String>,
@@ -94,12 +102,16 @@ impl TaskTable {
         task: &str,
         call: Option<Arc<str>>,
         cancel: CancellationToken,
-    ) -> TaskReport {
+    ) -> Result<TaskReport, DelegateError> {
         let mut list = self.list();
+        if list.iter().filter(|record| !record.report.state.has_ended()).count() >= MAX_UNFINISHED {
+            return Err(DelegateError::TooManyTasks { limit: MAX_UNFINISHED });
+        }
+        let number = list.last().map_or(0, |record| record.number + 1);
         let free = |id: &String| list.iter().all(|record| record.report.id != *id);
         let id = match &name {
             Some(name) => std::iter::once(name.clone()).chain((2..).map(|n| format!("{name}-{n}"))).find(free),
-            None => (list.len() + 1..).map(|n| n.to_string()).find(free),
+            None => (number + 1..).map(|n| n.to_string()).find(free),
         };
         let report = TaskReport {
             id: id.unwrap_or_default(),
@@ -109,33 +121,36 @@ impl TaskTable {
             session: None,
             result: String::new(),
         };
-        list.push(TaskRecord { report: report.clone(), name, call, cancel });
-        self.store(&list, list.len() - 1);
+        if list.len() >= MAX_TASKS
+            && let Some(oldest) = list.iter().position(|record| record.report.state.has_ended())
+        {
+            self.stored.remove(&key(list.remove(oldest).number));
+        }
+        let record = TaskRecord { number, report: report.clone(), name, call, cancel };
+        self.store(&record);
+        list.push(record);
         drop(list);
         self.changed.send_replace(());
-        report
+        Ok(report)
     }
 
     /// Changes the report of a task and returns it. `None` if there is no such task.
     pub(super) fn change(&self, id: &str, change: impl FnOnce(&mut TaskReport)) -> Option<TaskReport> {
         let report = {
             let mut list = self.list();
-            let place = list.iter().position(|record| record.report.id == id)?;
-            change(&mut list[place].report);
-            self.store(&list, place);
-            list[place].report.clone()
+            let record = list.iter_mut().find(|record| record.report.id == id)?;
+            change(&mut record.report);
+            self.store(record);
+            record.report.clone()
         };
         self.changed.send_replace(());
         Some(report)
     }
 
-    /// Stores the record at `place`. Keys sort in the order of the tasks.
-    fn store(&self, list: &[TaskRecord], place: usize) {
-        if !self.closed.load(Ordering::Relaxed)
-            && let Some(TaskRecord { report, name, .. }) = list.get(place)
-        {
-            let task = StoredTask { report: report.clone(), name: name.clone() };
-            self.stored.put_json(&format!("{place:06}"), &task);
+    fn store(&self, record: &TaskRecord) {
+        if !self.closed.load(Ordering::Relaxed) {
+            let task = StoredTask { report: record.report.clone(), name: record.name.clone() };
+            self.stored.put_json(&key(record.number), &task);
         }
     }
 
@@ -168,6 +183,9 @@ impl TaskTable {
     pub(super) fn refuse(&self, call: Option<&str>) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.extend(call.map(str::to_owned));
+        if refused.len() > MAX_TASKS {
+            refused.pop_front();
+        }
     }
 
     fn get(&self, wanted: &TaskDependency) -> Option<TaskReport> {
@@ -212,6 +230,11 @@ impl TaskTable {
     fn list(&self) -> MutexGuard<'_, Vec<TaskRecord>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the key of a stored task. Keys sort in the order of the tasks.
+fn key(number: usize) -> String {
+    format!("{number:06}")
 }
 
 fn step(report: &TaskReport) -> TodoStep {
@@ -308,7 +331,36 @@ mod tests {
     }
 
     fn add(tasks: &TaskTable, name: Option<&str>) -> String {
-        tasks.add(name.map(str::to_owned), &mode(), "do", name.map(Arc::from), CancellationToken::new()).id
+        tasks.add(name.map(str::to_owned), &mode(), "do", name.map(Arc::from), CancellationToken::new()).unwrap().id
+    }
+
+    fn end(tasks: &TaskTable, id: &str) {
+        tasks.change(id, |report| report.state = TaskState::Done);
+    }
+
+    #[test]
+    fn a_task_over_the_limit_is_refused_until_one_ends() {
+        let tasks = TaskTable::load(StateEntries::default());
+        let ids: Vec<_> = (0..MAX_UNFINISHED).map(|_| add(&tasks, None)).collect();
+        let further = || tasks.add(None, &mode(), "do", None, CancellationToken::new());
+        assert!(matches!(further(), Err(DelegateError::TooManyTasks { limit: MAX_UNFINISHED })));
+        end(&tasks, &ids[0]);
+        assert_eq!(further().unwrap().id, "33");
+    }
+
+    #[test]
+    fn the_oldest_ended_task_makes_room() {
+        let tasks = TaskTable::load(StateEntries::default());
+        let working = add(&tasks, None);
+        for number in 2..=MAX_TASKS + 1 {
+            assert_eq!(add(&tasks, None), number.to_string());
+            end(&tasks, &number.to_string());
+        }
+        let left: Vec<_> = tasks.all().into_iter().map(|report| report.id).collect();
+        assert_eq!(left.len(), MAX_TASKS);
+        assert_eq!(left[..2], [working, "3".to_owned()], "a task that has not ended stays");
+        (0..=MAX_TASKS).for_each(|call| tasks.refuse(Some(&call.to_string())));
+        assert_eq!(tasks.refused.lock().unwrap().len(), MAX_TASKS);
     }
 
     #[test]

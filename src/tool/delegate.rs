@@ -71,13 +71,15 @@ pub enum DelegateError {
         .granted.join(", ")
     )]
     NotGranted { agent: AgentName, to: String, near: Option<String>, granted: Vec<String> },
-    #[error("say who should do it: `agent` and `mode`")]
+    #[error("name the `agent` and the `mode` that should do the task")]
     NoMode,
-    #[error("the tasks wait for each other in a circle, task `{task}` in the end for itself")]
+    #[error("the dependencies of the tasks form a cycle: task `{task}` waits for itself")]
     Cycle { task: String },
+    #[error("{limit} tasks of this session have not ended; wait until one ends, or cancel one")]
+    TooManyTasks { limit: usize },
     #[error("there is no task `{name}` to wait for")]
     UnknownDependency { name: String },
-    #[error("a task that it waits for did not begin")]
+    #[error("a task that it depends on did not start")]
     DependencyNotStarted,
     #[error(
         "there is no task `{id}`; there are: {}",

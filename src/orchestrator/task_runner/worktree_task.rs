@@ -69,11 +69,11 @@ impl TaskRunner {
     /// Runs one turn of another agent in a child session, in a worktree if a manifest or config requires it.
     pub(super) async fn child_turn(
         &self,
-        errand: &DelegatedTask,
+        delegated: &DelegatedTask,
         mut prompt: String,
     ) -> Result<(TaskState, String), ChildTurnError> {
-        let Some(worktree) = self.make_worktree(errand).await? else {
-            return self.run_child(errand, prompt, None).await;
+        let Some(worktree) = self.make_worktree(delegated).await? else {
+            return self.run_child(delegated, prompt, None).await;
         };
         prompt.push_str(&format!(
             "\n\nYou work in your own git worktree, with a copy of the user's files. When you are done, Skein \
@@ -86,16 +86,16 @@ impl TaskRunner {
             files: SessionFiles::Own,
             scratch: Some(worktree.scratch()),
         };
-        let ended = self.run_child(errand, prompt, Some(place)).await;
+        let ended = self.run_child(delegated, prompt, Some(place)).await;
         let (state, said) = ended.unwrap_or_else(|error| (TaskState::Failed, error.to_string()));
-        Ok(self.bring_back(errand, worktree, state, said).await)
+        Ok(self.bring_back(delegated, worktree, state, said).await)
     }
 
     /// Creates the worktree of a task. `None` if it works in the folders of the session.
-    async fn make_worktree(&self, errand: &DelegatedTask) -> Result<Option<TaskWorktree>, ChildTurnError> {
+    async fn make_worktree(&self, delegated: &DelegatedTask) -> Result<Option<TaskWorktree>, ChildTurnError> {
         let session = self.session()?;
         let agent = session.choice().mode.agent;
-        match session.turn_plan().manifests().task_workspace(&agent, &errand.mode) {
+        match session.turn_plan().manifests().task_workspace(&agent, &delegated.mode) {
             TaskWorkspace::Shared => return Ok(None),
             TaskWorkspace::Worktree => {}
         }
@@ -107,14 +107,14 @@ impl TaskRunner {
         let mut repository = worktrees.locate(&context.cwd).await?;
         check_repository(session.sessions().grant(), &mut repository).map_err(|error| *error)?;
         let place = (context.cwd.as_path(), context.roots.as_slice());
-        Ok(Some(worktrees.create(repository, place, &errand.id, &errand.task.text).await?))
+        Ok(Some(worktrees.create(repository, place, &delegated.id, &delegated.task.text).await?))
     }
 
     /// Saves the changes of a task on its branch, merges them after consent, and removes the worktree. Returns the state
     /// of the task and its report.
     async fn bring_back(
         &self,
-        errand: &DelegatedTask,
+        delegated: &DelegatedTask,
         worktree: TaskWorktree,
         state: TaskState,
         said: String,
@@ -130,7 +130,7 @@ impl TaskRunner {
         };
         let (state, mut said) = match changes {
             Some(changes) => {
-                let (state, note) = self.hand_over(errand, &worktree, &changes, state).await;
+                let (state, note) = self.hand_over(delegated, &worktree, &changes, state).await;
                 (state, with_note(&said, &note))
             }
             None => (state, said),
@@ -152,7 +152,7 @@ impl TaskRunner {
     /// Merges the changes of a task that is done. Returns its state and a remark.
     async fn hand_over(
         &self,
-        errand: &DelegatedTask,
+        delegated: &DelegatedTask,
         worktree: &TaskWorktree,
         changes: &TaskChanges,
         state: TaskState,
@@ -161,7 +161,7 @@ impl TaskRunner {
         if state != TaskState::Done {
             return (state, format!("What it has changed in {files} is only on the branch `{branch}`."));
         }
-        match self.merge(errand, worktree, changes).await {
+        match self.merge(delegated, worktree, changes).await {
             Ok(()) => {
                 let note = format!(
                     "The changes of {files} are merged into the user's files, not committed. They are also on the \
@@ -178,23 +178,23 @@ impl TaskRunner {
 
     async fn merge(
         &self,
-        errand: &DelegatedTask,
+        delegated: &DelegatedTask,
         worktree: &TaskWorktree,
         changes: &TaskChanges,
     ) -> Result<(), MergeRefusal> {
         MergeRefusal::check(worktree.check_merge(changes).await.map_err(MergeRefusal::other)?)?;
-        self.ask_for_merge(errand, changes).await?;
+        self.ask_for_merge(delegated, changes).await?;
         let (keeper, parent) = {
             let session = self.session().map_err(MergeRefusal::other)?;
             let parent = session.notifier().map(|notifier| Arc::downgrade(&notifier));
             (session.context().keeper.get().cloned(), parent)
         };
         // A task in the folders of the session may write to the same files.
-        let lock = self.file_locks.of(&errand.id, waiting(errand.mode.to_string(), parent));
+        let lock = self.file_locks.of(&delegated.id, waiting(delegated.mode.to_string(), parent));
         let files = changes.files.iter().map(|file| worktree.top().join(&file.path)).collect();
         tokio::select! {
             biased;
-            () = errand.cancel.cancelled() => return Err(MergeRefusal::Cancelled),
+            () = delegated.cancel.cancelled() => return Err(MergeRefusal::Cancelled),
             locked = lock.acquire(files) => locked.map_err(MergeRefusal::other)?,
         }
         if let Some(keeper) = keeper {
@@ -205,7 +205,7 @@ impl TaskRunner {
 
     /// Decides about the merge and records the decision. Asks the user, at the level `auto` only if the merge writes a
     /// protected path.
-    async fn ask_for_merge(&self, errand: &DelegatedTask, changes: &TaskChanges) -> Result<(), MergeRefusal> {
+    async fn ask_for_merge(&self, delegated: &DelegatedTask, changes: &TaskChanges) -> Result<(), MergeRefusal> {
         let (asker, audit, level, actor) = {
             let session = self.session().map_err(MergeRefusal::other)?;
             let binding = session.turn_binding().await.map_err(MergeRefusal::other)?;
@@ -214,14 +214,14 @@ impl TaskRunner {
         };
         let files: Vec<String> = changes.files.iter().map(ToString::to_string).collect();
         let arguments: Map<String, Value> = Map::from_iter([
-            ("task".to_owned(), json!(errand.task.text)),
+            ("task".to_owned(), json!(delegated.task.text)),
             ("branch".to_owned(), json!(changes.branch)),
             ("files".to_owned(), json!(files)),
         ]);
         let (source, decided) = match level {
             ApprovalLevel::Auto if changes.protected.is_none() => (AuditSource::Level, Ok(())),
             ApprovalLevel::Auto | ApprovalLevel::Ask | ApprovalLevel::Smart => {
-                ask_user(asker, errand, changes, arguments.clone()).await
+                ask_user(asker, delegated, changes, arguments.clone()).await
             }
             ApprovalLevel::ReadOnly | ApprovalLevel::Deny => (AuditSource::Level, Err(MergeRefusal::Level(level))),
         };
@@ -230,7 +230,7 @@ impl TaskRunner {
             kind: AuditKind::Call,
             actor,
             subject: TASK_MERGE.to_owned(),
-            call: errand.context.id.as_deref().map(str::to_owned),
+            call: delegated.context.id.as_deref().map(str::to_owned),
             decision: if decided.is_ok() { AuditVerdict::Allow } else { AuditVerdict::Refuse },
             source,
             rule: Some(rule.to_owned()),
@@ -243,7 +243,7 @@ impl TaskRunner {
 /// Asks the user to consent to a merge. Also returns who decided.
 async fn ask_user(
     asker: Arc<dyn Asker>,
-    errand: &DelegatedTask,
+    delegated: &DelegatedTask,
     changes: &TaskChanges,
     arguments: Map<String, Value>,
 ) -> (AuditSource, Result<(), MergeRefusal>) {
@@ -261,11 +261,11 @@ async fn ask_user(
         arguments,
         rule: None,
     };
-    let (who, call) = (errand.mode.to_string(), errand.context.clone());
+    let (who, call) = (delegated.mode.to_string(), delegated.context.clone());
     let asker = ChildAsker { asker, call, who, session: Arc::default() };
     let response = tokio::select! {
         biased;
-        () = errand.cancel.cancelled() => return (AuditSource::Cancel, Err(MergeRefusal::Cancelled)),
+        () = delegated.cancel.cancelled() => return (AuditSource::Cancel, Err(MergeRefusal::Cancelled)),
         response = asker.ask(request) => response,
     };
     tracing::info!(branch = changes.branch, ?response, "the user was asked about a merge");
