@@ -207,7 +207,13 @@ impl LineMasker {
     /// Reads a token and returns the position after it.
     fn read_token(&mut self, line: &[char], at: usize, mask: &mut [bool]) -> usize {
         match line[at] {
-            '#' if at == 0 || line[at - 1].is_whitespace() => return line.len(),
+            '#' if at == 0 || line[at - 1].is_whitespace() => {
+                // Directly after its key, it is a comment for YAML, but the user may have meant it as the value.
+                let before = line[..at].iter().rev().find(|c| !c.is_whitespace());
+                let is_value = matches!(before, Some(':' | '-' | ',' | '[' | '{'));
+                mask[at..].fill(is_value && (self.is_secret || self.hides_text));
+                return line.len();
+            }
             '{' | '[' => {
                 self.brackets.push(self.is_secret);
                 self.hides_text = false;
@@ -438,6 +444,17 @@ title: plain
             ("env:\n  DSN: &Secr3tPw k1\ntitle: plain", "env:\n  DSN: ********* **\ntitle: plain"),
             ("password: !Secr3tPw", "password: *********"),
             ("command: !shell mine", "command: !shell mine"),
+        ];
+        check(&cases);
+    }
+
+    #[test]
+    fn a_secret_that_looks_like_a_comment_is_masked() {
+        let cases = [
+            ("password: #k1 k2\ntitle: plain", "password: ******\ntitle: plain"),
+            ("env:\n  A: #k1\n  B: k2 # plain", "env:\n  A: ***\n  B: ** # plain"),
+            ("args:\n- #k1\n# plain", "args:\n- ***\n# plain"),
+            ("command: x\ntitle: # plain", "command: x\ntitle: # plain"),
         ];
         check(&cases);
     }

@@ -16,7 +16,12 @@ use crate::support::{read, servers};
 
 const PROVIDER_QUERY: &str = "canary-provider-query-91be4d";
 const PROVIDER_KEY: &str = "canary-provider-key-7c05fa";
-const KEYS: [&str; 7] = [ARGUMENT, ASSIGNMENT, VARIABLE, HEADER, QUERY, PROVIDER_QUERY, PROVIDER_KEY];
+/// In hexadecimal, as Skein requires it.
+const STORE_KEY: &str = "c0ffee5ec2e7b1a5c0ffee5ec2e7b1a5c0ffee5ec2e7b1a5c0ffee5ec2e7b1a5";
+const PROXY_PASSWORD: &str = "canary-proxy-password-30d8f1";
+const PROXY: &str = "http://ann:canary-proxy-password-30d8f1@127.0.0.1:9";
+const KEYS: [&str; 9] =
+    [ARGUMENT, ASSIGNMENT, VARIABLE, HEADER, QUERY, PROVIDER_QUERY, PROVIDER_KEY, STORE_KEY, PROXY_PASSWORD];
 
 /// A hook that shows its environment.
 const HOOK: &str = "\
@@ -77,6 +82,7 @@ async fn no_key_of_a_client_or_of_the_config_leaves_the_server() {
     })
     .await;
     let sandbox = sandbox_with_keys().with("OWN_KEY", PROVIDER_KEY).with("SKEIN_MODEL", "own:scripted");
+    let sandbox = sandbox.with("SKEIN_STORE_KEY", STORE_KEY).with("HTTPS_PROXY", PROXY);
     let address = provider.url.replace("/mcp", "/v1/");
     let own = format!("providers:\n  own:\n    base_url: '{address}?key={PROVIDER_QUERY}'\n    key: OWN_KEY\n");
     sandbox.write("config/config.yaml", &format!("version: 1\n{own}{HOOK}"));
@@ -84,6 +90,7 @@ async fn no_key_of_a_client_or_of_the_config_leaves_the_server() {
     let mut server = Server::launch(observed(&sandbox, sandbox.command(&flags), &receiver));
     let root = sandbox.path("project").display().to_string();
     let token = token(&sandbox, "ci", &["--root", &root, "--client-services", "--admin"]);
+    let keys = || KEYS.into_iter().chain([token.as_str()]);
 
     let mut command = sandbox.command(&["acp", "--connect", &format!("http://{}", server.address)]);
     command.env("SKEIN_TOKEN", &token);
@@ -116,6 +123,7 @@ async fn no_key_of_a_client_or_of_the_config_leaves_the_server() {
     assert_eq!(server.wait(), 0);
 
     // The test can fail: the keys were used, and each place shows what happened.
+    assert_eq!(files_with(&sandbox.path("data"), "goodbye", ""), [""; 0], "the store is encrypted");
     let heads = |server: &HttpServer| server.requests().iter().map(|request| request.head.clone()).collect::<String>();
     for (peer, keys) in [(&host, [HEADER, QUERY]), (&provider, [PROVIDER_QUERY, PROVIDER_KEY])] {
         assert!(keys.iter().all(|key| heads(peer).contains(key)), "{}", heads(peer));
@@ -145,13 +153,13 @@ async fn no_key_of_a_client_or_of_the_config_leaves_the_server() {
         ("traces", &traces, "start_service"),
     ] {
         assert!(text.contains(part), "{part} is not in {place}: {text}");
-        assert_clean(place, text, KEYS);
+        assert_clean(place, text, keys());
     }
     for (place, text) in places {
-        assert_clean(place, text, KEYS);
+        assert_clean(place, text, keys());
     }
-    assert_clean_files(&sandbox, KEYS);
-    for key in KEYS {
+    assert_clean_files(&sandbox, keys());
+    for key in keys() {
         assert_eq!(files_with(&sandbox.path("project"), key, ""), [""; 0], "{key}");
     }
 }
