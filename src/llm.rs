@@ -150,6 +150,11 @@ pub enum StreamEvent {
     Text(String),
     Thought(String),
     ToolUse(ToolUse),
+    /// A part of the answer arrived that no other event has yet: `bytes` of a call, or tokens that the provider states.
+    Progress {
+        bytes: usize,
+        usage: Option<Usage>,
+    },
     Done {
         stop: ModelStop,
         usage: Usage,
@@ -165,7 +170,7 @@ impl StreamEvent {
                 let signature = call.signature.as_ref().map_or(0, |signature| signature.value.len());
                 call.name.len() + size_of_json(&call.arguments) + signature
             }
-            StreamEvent::Done { .. } | StreamEvent::Queued { .. } => 0,
+            StreamEvent::Progress { .. } | StreamEvent::Done { .. } | StreamEvent::Queued { .. } => 0,
         }
     }
 }

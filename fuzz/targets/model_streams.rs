@@ -1,12 +1,14 @@
 //! Answers of models over HTTP, in three dialects. The first byte chooses the dialect. Each answer ends with its end or
 //! with an error, and Skein reads the same answer as genai.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt as _;
+use serde_json::Value;
 use skein::conversation::{Content, Message, ToolUse, Usage};
 use skein::ids::ModelRef;
 use skein::llm::remote::HttpProvider;
@@ -47,7 +49,12 @@ pub(super) fn run(data: &[u8]) {
     let is_limited = is_rate_limited(&by_own) || is_rate_limited(&by_genai);
     // genai drops the text before bytes that are no text, if they came in one piece.
     if let Ok(body) = std::str::from_utf8(body) {
-        compare(dialect, body, Summary::of(&by_own), Summary::of(&by_genai));
+        let (own, mut genai) = (Summary::of(&by_own), Summary::of(&by_genai));
+        // genai takes an answer with a reason such as `error` as complete.
+        if is_broken_off(&by_own) {
+            (genai.end, genai.calls) = (None, Vec::new());
+        }
+        compare(dialect, body, own, genai);
     }
     // The next request would wait until the provider admits more.
     if is_limited {
@@ -58,9 +65,19 @@ pub(super) fn run(data: &[u8]) {
 /// Both clients read the same, but for the faults of genai.
 fn compare(dialect: usize, body: &str, mut by_own: Summary, mut by_genai: Summary) {
     if dialect == 0 {
+        // genai ignores refusals and takes an empty reason as one.
+        if body.contains("refusal") || body.contains("\"finish_reason\":\"\"") {
+            return;
+        }
+        // genai fails without `[DONE]`, and at an error that is null.
+        let has_done = events(body).any(|data| data == "[DONE]");
+        if by_genai.end.is_none() && (!has_done || body.contains("\"error\"")) {
+            assert!(by_own.text.starts_with(&by_genai.text), "{by_own:?}, genai {by_genai:?}");
+            return;
+        }
         // For each number of a call that the answer skips, genai copies the next call. Later arguments may go to the
-        // copy.
-        if by_genai.repeats_a_call() {
+        // copy. It also ignores calls without a number, and merges those with the same one.
+        if !has_plain_calls(body) {
             by_own.calls.clear();
             by_genai.calls.clear();
         }
@@ -69,6 +86,11 @@ fn compare(dialect: usize, body: &str, mut by_own: Summary, mut by_genai: Summar
         if by_genai.end.is_none() || body.contains("\"input\"") {
             return;
         }
+    }
+    // genai loses a call that has no end when the next block starts.
+    if dialect == 1 && (by_own.calls.len() > by_genai.calls.len() || has_open_blocks(body)) {
+        by_own.calls.clear();
+        by_genai.calls.clear();
     }
     // Skein also reads the text at the start of a block, and counts tokens in more places.
     if dialect == 1 && by_own.text.len() > by_genai.text.len() {
@@ -92,6 +114,42 @@ fn compare(dialect: usize, body: &str, mut by_own: Summary, mut by_genai: Summar
         return;
     }
     assert_eq!(by_own, by_genai, "left Skein's client, right genai");
+}
+
+/// Returns the data of each line that has some.
+fn events(body: &str) -> impl Iterator<Item = &str> {
+    body.split(['\n', '\r']).filter_map(|line| line.trim().strip_prefix("data:").map(str::trim))
+}
+
+/// Returns true if the calls begin in the order of their numbers, and each number has one id. Returns false for pieces in
+/// several lines, which are not looked at.
+fn has_plain_calls(body: &str) -> bool {
+    let mut ids = BTreeMap::new();
+    let mut is_plain = |call: &Value| {
+        let Some(index) = call["index"].as_u64().filter(|index| u32::try_from(*index).is_ok()) else { return false };
+        let (id, name) = (call["id"].as_str().unwrap_or_default(), call["function"]["name"].as_str());
+        let is_next = index == ids.len() as u64;
+        let known = match ids.entry(index) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) if is_next => new.insert(id.to_owned()),
+            Entry::Vacant(_) => return false,
+        };
+        !known.is_empty() && (name.is_none_or(str::is_empty) || known == id)
+    };
+    events(body).filter(|data| data.contains("function")).all(|data| {
+        let Ok(piece) = serde_json::from_str::<Value>(data) else { return false };
+        piece["choices"][0]["delta"]["tool_calls"].as_array().is_none_or(|calls| calls.iter().all(&mut is_plain))
+    })
+}
+
+/// Returns true if more blocks start than end.
+fn has_open_blocks(body: &str) -> bool {
+    body.matches("content_block_start").count() > body.matches("content_block_stop").count()
+}
+
+/// Returns true if the provider did not complete its answer.
+fn is_broken_off(answer: &[AnswerEvent]) -> bool {
+    matches!(answer.last(), Some(Err(LlmError::Transient { reason, .. })) if reason.starts_with("it broke off"))
 }
 
 /// The end or an error is the last event, and the only one of its kind.
@@ -123,15 +181,10 @@ impl Summary {
                 Ok(StreamEvent::Thought(text)) => summary.thoughts.push_str(text),
                 Ok(StreamEvent::ToolUse(call)) => summary.calls.push(call.clone()),
                 Ok(StreamEvent::Done { stop, usage }) => summary.end = Some((*stop, *usage)),
-                Ok(StreamEvent::Queued { .. }) | Err(_) => {}
+                Ok(StreamEvent::Queued { .. } | StreamEvent::Progress { .. }) | Err(_) => {}
             }
         }
         summary
-    }
-
-    fn repeats_a_call(&self) -> bool {
-        let ids: BTreeSet<_> = self.calls.iter().map(|call| call.id.as_str()).collect();
-        ids.len() < self.calls.len()
     }
 }
 

@@ -99,6 +99,7 @@ impl ModelCall<'_> {
     pub(super) async fn ask(&self, request: &ModelRequest) -> Result<ModelReply, FailedReply> {
         let mut answer = PartialReply::default();
         let mut tries = 0;
+        let mut is_told = false;
         let start = Instant::now();
         loop {
             tries += 1;
@@ -108,11 +109,15 @@ impl ModelCall<'_> {
                 }
                 Err(None) => FailureCause::Cancelled,
                 // The request waits in the provider's queue until its turn.
-                Err(Some(LlmError::RateLimited { retry_after, .. }))
+                Err(Some(error @ LlmError::RateLimited { retry_after, .. }))
                     if !self.may_switch(&answer)
                         && start.elapsed() < self.retry.patience
                         && retry_after.is_none_or(|it| it <= self.retry.longest) =>
                 {
+                    if !std::mem::replace(&mut is_told, true) {
+                        let notice = format!("{error}; asking again when the provider admits the request");
+                        self.notifier.status(StatusUpdate::notice(notice));
+                    }
                     tries -= 1;
                     answer.resume();
                     continue;
@@ -141,7 +146,8 @@ impl ModelCall<'_> {
     /// Returns true if the next model should answer now. Overload is not worth waiting for; other failures get one retry.
     fn is_unavailable(&self, error: &LlmError, tries: u32, answer: &PartialReply) -> bool {
         let is_over = match error {
-            LlmError::RateLimited { .. } => true,
+            // A provider rejects with 429 if the credit is used up.
+            LlmError::RateLimited { .. } | LlmError::Rejected { status: 429, .. } => true,
             LlmError::Transient { retry_after, .. } => {
                 tries > FALLBACK_RETRIES || retry_after.is_some_and(|wait| wait > FALLBACK_WAIT)
             }
@@ -218,6 +224,8 @@ impl ModelCall<'_> {
                     let notice = format!("waiting for the model `{model}`: {waiting} requests are in the queue");
                     self.notifier.status(StatusUpdate::notice(notice));
                 }
+                // The estimate has counted it.
+                Some(Ok(StreamEvent::Progress { .. })) => {}
                 Some(Ok(StreamEvent::Text(text))) => {
                     let new = answer.joint.feed(&text);
                     self.push_text(answer, new);

@@ -35,7 +35,7 @@ async fn read_answer(provider: &dyn Provider, request: ModelRequest, longest: us
     while let Some(event) = stream.next().await {
         match event {
             Ok(StreamEvent::Text(text)) => answer.push_str(&text),
-            Ok(StreamEvent::Thought(_) | StreamEvent::Queued { .. }) => {}
+            Ok(StreamEvent::Thought(_) | StreamEvent::Queued { .. } | StreamEvent::Progress { .. }) => {}
             Ok(StreamEvent::Done { stop: ModelStop::Finished, usage }) => return Some((answer, usage)),
             Ok(StreamEvent::ToolUse(_) | StreamEvent::Done { .. }) => return None,
             Err(error) => {

@@ -13,27 +13,34 @@ pub(super) struct UsageEstimate {
     thoughts: EarlierThoughts,
     /// Bytes of the answer.
     received: usize,
+    /// The tokens that the provider has stated so far.
+    stated: Usage,
 }
 
 impl UsageEstimate {
     pub(super) fn new(provider: &dyn Provider, request: &ModelRequest) -> Self {
         let is_hosted = matches!(provider.name(), ModelRef::Hosted { .. });
         let thoughts = provider.earlier_thoughts();
-        Self { request: is_hosted.then(|| request.clone()), thoughts, received: 0 }
+        Self { request: is_hosted.then(|| request.clone()), thoughts, received: 0, stated: Usage::default() }
     }
 
     /// Notes a part of the answer.
     pub(super) fn add(&mut self, event: &StreamEvent) {
         self.received += event.size();
+        if let StreamEvent::Progress { bytes, usage } = event {
+            self.received += bytes;
+            self.stated = usage.unwrap_or(self.stated);
+        }
     }
 
     /// Returns the tokens of the request and of the part of the answer that arrived. Zero if no part arrived, because a
     /// request that was refused cost nothing.
     pub(super) fn usage(&self) -> Usage {
+        let output = tokens_of(self.received).max(self.stated.output);
         match &self.request {
+            Some(_) if self.stated.input > 0 => Usage { output, ..self.stated },
             Some(request) if self.received > 0 => {
-                let input = request_tokens(request, self.thoughts);
-                Usage { input, output: tokens_of(self.received), cached: 0 }
+                Usage { input: request_tokens(request, self.thoughts), output, cached: 0 }
             }
             _ => Usage::default(),
         }
@@ -83,6 +90,10 @@ mod tests {
         let events = [StreamEvent::Queued { waiting: 1 }, StreamEvent::Text("four".to_owned())];
         assert_eq!(of("openai:gpt-5", &events), Usage { input: 120, output: 1, cached: 0 });
         assert_eq!(of("openai:gpt-5", &events[..1]), Usage::default(), "no part of an answer arrived");
+        let stated = Usage { input: 100, output: 1, cached: 20 };
+        let call = |usage| StreamEvent::Progress { bytes: 40, usage };
+        assert_eq!(of("openai:gpt-5", &[call(None)]), Usage { input: 120, output: 10, cached: 0 });
+        assert_eq!(of("openai:gpt-5", &[call(Some(stated)), call(None)]), Usage { output: 20, ..stated });
         assert_eq!(of("offline", &events), Usage::default(), "it costs nothing");
     }
 }

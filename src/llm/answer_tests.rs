@@ -152,6 +152,21 @@ async fn a_block_that_starts_with_its_content_keeps_it() {
     assert_eq!(events[..3], expected.map(Ok));
 }
 
+#[tokio::test]
+async fn a_block_of_claude_ends_where_the_next_one_starts() {
+    let blocks = [call_block(0, &["{\"path\":\"x\"}"]), call_block(1, &[]), text_block(), call_block(2, &["{}"])];
+    let pieces = [blocks.concat(), message_end("tool_use", &json!({})).to_vec()].concat();
+    let server = TwiceServer::new(format!("{HEAD}{}", named_events(&pieces)), 4096);
+    let events = events(&server.provider_of(CLAUDE.0, CLAUDE.1), &prompt("hello")).await;
+    let calls = events.into_iter().filter_map(|event| match event {
+        Ok(StreamEvent::ToolUse(call)) => Some((call.id, call.arguments)),
+        _ => None,
+    });
+    let expected = [("toolu_0", json!({"path": "x"})), ("toolu_1", json!({})), ("toolu_2", json!({}))];
+    let expected: Vec<_> = expected.map(|(id, arguments)| (id.to_owned(), arguments)).into();
+    assert_eq!(calls.collect::<Vec<_>>(), expected);
+}
+
 /// Writes an answer of chunks.
 fn chunks(pieces: &[Value]) -> String {
     pieces.iter().map(|piece| format!("data: {piece}\r\n\r\n")).collect()
@@ -183,10 +198,28 @@ async fn answers_of_gemini_are_those_of_genai() {
     ];
     for (number, pieces) in answers.iter().enumerate() {
         for size in [4096, 3] {
-            let [own, genai] = ask_both(GEMINI, &prompt("hello"), format!("{HEAD}{}", chunks(pieces)), size).await;
+            let answer = format!("{HEAD}{}", chunks(pieces));
+            let [own, mut genai] = ask_both(GEMINI, &prompt("hello"), answer, size).await;
+            // genai gives calls without an id one of its own.
+            for event in &mut genai.1 {
+                if let Ok(StreamEvent::ToolUse(call)) = event
+                    && call.id.starts_with("call#")
+                {
+                    call.id.clear();
+                }
+            }
             assert_eq!(own.1, genai.1, "answer {number}, {size} bytes at a time");
         }
     }
+}
+
+#[tokio::test]
+async fn an_error_of_gemini_that_is_null_is_no_error() {
+    let mut last = last_chunk(&json!([{"text": "so"}]), "STOP");
+    last["error"] = Value::Null;
+    let server = TwiceServer::new(format!("{HEAD}{}", chunks(&[last])), 4096);
+    let events = events(&server.provider_of(GEMINI.0, GEMINI.1), &prompt("hello")).await;
+    assert!(matches!(events.as_slice(), [Ok(StreamEvent::Text(_)), Ok(StreamEvent::Done { .. })]), "{events:?}");
 }
 
 #[tokio::test]
@@ -201,19 +234,6 @@ async fn chunks_after_a_reason_to_end_count() {
         let done = StreamEvent::Done { stop: ModelStop::Length, usage };
         assert_eq!(events, [Ok(StreamEvent::Text("late".to_owned())), Ok(done)], "{length}");
     }
-}
-
-/// genai gives the first call of each chunk the same id.
-#[tokio::test]
-async fn each_call_of_gemini_has_its_own_id() {
-    let call = json!([{"functionCall": {"name": "read", "args": {}}}]);
-    let body = format!("{HEAD}{}", chunks(&[chunk(&call), last_chunk(&call, "STOP")]));
-    let events = events(&TwiceServer::new(body, 4096).provider_of(GEMINI.0, GEMINI.1), &prompt("hello")).await;
-    let ids = events.iter().filter_map(|event| match event {
-        Ok(StreamEvent::ToolUse(call)) => Some(call.id.as_str()),
-        _ => None,
-    });
-    assert_eq!(ids.collect::<Vec<_>>(), ["call#read#0", "call#read#1"]);
 }
 
 /// Returns the first line of a request for a model of Google at an address with this path.
@@ -247,6 +267,29 @@ async fn names_of_gemini_models_cannot_leave_their_folder() {
     ] {
         assert!(request_line("/v1", model).await.starts_with(&format!("POST {path}streamGenerateContent?")), "{model}");
     }
+}
+
+/// It loads the model and reads the prompt before it sends the head of its response.
+#[tokio::test]
+async fn a_local_server_has_ten_minutes_until_it_answers() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}/v1", listener.local_addr().unwrap());
+    let server = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        stream.readable().await.unwrap();
+        // From here on, time passes while all tasks wait.
+        tokio::time::pause();
+        std::future::pending::<()>().await;
+        drop(stream);
+    };
+    let provider = super::dialect_tests::provider_at(&base, "ollama", "llama3.2");
+    let request = prompt("hello");
+    let events = tokio::select! {
+        events = events(&provider, &request) => events,
+        () = server => panic!("the server waits"),
+    };
+    let [Err(LlmError::Transient { reason, .. })] = events.as_slice() else { panic!("{events:?}") };
+    assert!(reason.contains("no answer began within 600 s"), "{reason}");
 }
 
 #[tokio::test]
@@ -331,12 +374,60 @@ async fn calls_that_are_too_long_end_the_answer() {
 }
 
 #[tokio::test]
+async fn calls_count_before_they_are_complete() {
+    let usage = json!({"input_tokens": 7, "cache_read_input_tokens": 3, "output_tokens": 1});
+    let of_claude = [vec![message_start(&usage)], call_block(0, &["{\"path\":", "\"x\"}"])].concat();
+    let call = |arguments: &str| json!({"index": 0, "function": {"name": "read", "arguments": arguments}});
+    let of_gpt = |arguments: &str| json!({"choices": [{"delta": {"tool_calls": [call(arguments)]}}]});
+    let of_gemini = last_chunk(&json!([{"functionCall": {"name": "read", "args": {}}}]), "MALFORMED_FUNCTION_CALL");
+    let stated = |input, output, cached| Some(crate::conversation::Usage { input, output, cached });
+    for ((provider, model), body, expected) in [
+        (CLAUDE, named_events(&of_claude), vec![(0, stated(10, 1, 3)), (4, None), (8, None), (4, None)]),
+        (("openai", "gpt-4o"), chunks(&[of_gpt("{\"path\":"), of_gpt("\"x\"}")]), vec![(12, None), (8, None)]),
+        (GEMINI, chunks(&[of_gemini]), vec![(0, stated(8, 6, 3))]),
+    ] {
+        let server = TwiceServer::new(format!("{HEAD}{body}"), 4096);
+        let events: Vec<_> = server.provider_of(provider, model).stream(prompt("hello")).collect().await;
+        let progress = events.iter().filter_map(|event| match event {
+            Ok(StreamEvent::Progress { bytes, usage }) => Some((*bytes, *usage)),
+            _ => None,
+        });
+        assert_eq!(progress.collect::<Vec<_>>(), expected, "{provider}: {events:?}");
+    }
+}
+
+#[tokio::test]
+async fn arguments_of_many_small_values_end_the_answer() {
+    let arguments = format!("{{\"a\":[{}0]}}", "0,".repeat(100_000));
+    let of_gpt = json!({"index": 0, "id": "a", "function": {"name": "read", "arguments": arguments}});
+    let of_gpt = json!({"choices": [{"delta": {"tool_calls": [of_gpt]}, "finish_reason": "tool_calls"}]});
+    let of_claude = [call_block(0, &[arguments.as_str()]), vec![stop(0)]].concat();
+    let parsed: Value = serde_json::from_str(&arguments).unwrap();
+    let of_gemini = last_chunk(&json!([{"functionCall": {"name": "read", "args": parsed}}]), "STOP");
+    for ((provider, model), body) in
+        [(("openai", "gpt-4o"), chunks(&[of_gpt])), (CLAUDE, named_events(&of_claude)), (GEMINI, chunks(&[of_gemini]))]
+    {
+        let server = TwiceServer::new(format!("{HEAD}{body}"), 1 << 20);
+        let events = events(&server.provider_of(provider, model), &prompt("hello")).await;
+        let is_cut = matches!(events.as_slice(), [Err(LlmError::AnswerTooLong { .. })]);
+        assert!(is_cut, "{provider}: {} events", events.len());
+    }
+}
+
+#[tokio::test]
 async fn gemini_says_why_it_gave_no_answer() {
     let blocked = json!({"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 3}});
     let malformed = json!({"candidates": [{"content": {}, "finishReason": "MALFORMED_FUNCTION_CALL"}]});
-    for (piece, is_transient, expected) in
-        [(blocked, false, "it blocked the prompt: SAFETY"), (malformed, true, "it broke off: MALFORMED_FUNCTION_CALL")]
-    {
+    let with_message = json!({"candidates": [{"finishReason": "OTHER", "finishMessage": "odd"}]});
+    let too_many = json!({"candidates": [{"finishReason": "TOO_MANY_TOOL_CALLS", "finishMessage": "over 100"}]});
+    let unsigned = json!({"candidates": [{"finishReason": "MISSING_THOUGHT_SIGNATURE"}]});
+    for (piece, is_transient, expected) in [
+        (blocked, false, "it blocked the prompt: SAFETY"),
+        (malformed, true, "it broke off: MALFORMED_FUNCTION_CALL"),
+        (with_message, true, "it broke off: OTHER: odd"),
+        (too_many, false, "it stopped the answer: TOO_MANY_TOOL_CALLS: over 100"),
+        (unsigned, false, "it stopped the answer: MISSING_THOUGHT_SIGNATURE"),
+    ] {
         let server = TwiceServer::new(format!("{HEAD}data: {piece}\n\n"), 4096);
         let events = events(&server.provider_of("google", "gemini-2.5-flash"), &prompt("hello")).await;
         match events.as_slice() {
@@ -345,6 +436,30 @@ async fn gemini_says_why_it_gave_no_answer() {
             events => panic!("{events:?}"),
         }
     }
+}
+
+/// Asks `signer`, whose answer has calls, and then `model` with their results. Returns the body of the second request.
+async fn ask_with_results(answer: String, provider: &str, signer: &str, model: &str) -> Value {
+    let server = TwiceServer::new(format!("{HEAD}{answer}"), 4096);
+    let mut request = prompt("hello");
+    let answer = events(&server.provider_of(provider, signer), &request).await;
+    let calls = answer.into_iter().filter_map(|event| match event.unwrap() {
+        StreamEvent::ToolUse(call) => Some(call),
+        _ => None,
+    });
+    let (mut uses, mut results) = (Vec::new(), Vec::new());
+    for (number, call) in calls.enumerate() {
+        let call = ToolUse { id: format!("call-{number}"), ..call };
+        let (id, name) = (call.id.clone(), call.name.clone());
+        results.push(MessagePart::ToolResult(ToolResult { id, name, content: Vec::new(), is_error: false }));
+        uses.push(MessagePart::ToolUse(call));
+    }
+    // The store keeps messages as JSON.
+    let stored = serde_json::to_string(&Message { role: Role::Assistant, parts: uses }).unwrap();
+    request.messages.push(Arc::new(serde_json::from_str(&stored).unwrap()));
+    request.messages.push(Arc::new(Message { role: Role::User, parts: results }));
+    events(&server.provider_of(provider, model), &request).await;
+    serde_json::from_str(&server.thread.join().unwrap()[1]).unwrap()
 }
 
 #[tokio::test]
@@ -359,29 +474,37 @@ async fn gemini_gets_the_signatures_of_its_calls_back() {
         // Another model answers the next request.
         ("google", "gemini-4-pro", json!(["skip_thought_signature_validator", null])),
     ] {
-        let server = TwiceServer::new(format!("{HEAD}data: {piece}\n\n"), 4096);
         let signer = if model == "gemini-4-pro" { "gemini-3-pro" } else { model };
-        let mut request = prompt("hello");
-        let answer = events(&server.provider_of(provider, signer), &request).await;
-        let calls = answer.into_iter().filter_map(|event| match event.unwrap() {
-            StreamEvent::ToolUse(call) => Some(call),
-            _ => None,
-        });
-        let (mut uses, mut results) = (Vec::new(), Vec::new());
-        for (number, call) in calls.enumerate() {
-            let call = ToolUse { id: format!("call-{number}"), ..call };
-            let (id, name) = (call.id.clone(), call.name.clone());
-            results.push(MessagePart::ToolResult(ToolResult { id, name, content: Vec::new(), is_error: false }));
-            uses.push(MessagePart::ToolUse(call));
-        }
-        // The store keeps messages as JSON.
-        let stored = serde_json::to_string(&Message { role: Role::Assistant, parts: uses }).unwrap();
-        request.messages.push(Arc::new(serde_json::from_str(&stored).unwrap()));
-        request.messages.push(Arc::new(Message { role: Role::User, parts: results }));
-        events(&server.provider_of(provider, model), &request).await;
-        let body: Value = serde_json::from_str(&server.thread.join().unwrap()[1]).unwrap();
+        let body = ask_with_results(chunks(std::slice::from_ref(&piece)), provider, signer, model).await;
         let parts = body["contents"][1]["parts"].as_array().unwrap();
         let sent: Vec<_> = parts.iter().map(|part| part["thoughtSignature"].clone()).collect();
         assert_eq!(Value::Array(sent), expected, "{model}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn gemini_in_the_dialect_of_openai_gets_signatures_back() {
+    let call = |index: u32| json!({"index": index, "id": format!("tool_{index}"), "function": {"name": "read"}});
+    let detail = |id: &str| json!({"type": "reasoning.encrypted", "data": "c2lnbmVk", "id": id, "index": 0});
+    let thought = json!({"type": "reasoning.text", "text": "hm", "index": 0});
+    let mut signed = call(0);
+    signed["extra_content"] = json!({"google": {"thought_signature": "c2lnbmVk"}});
+    let piece = |delta: Value| json!({"choices": [{"delta": delta}]});
+    let details = piece(json!({"content": "", "reasoning_details": [thought, detail("tool_0")]}));
+    let end = json!({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]});
+    let by_google = chunks(&[piece(json!({"tool_calls": [signed, call(1)]})), end.clone()]);
+    let by_router = chunks(&[piece(json!({"tool_calls": [call(0), call(1)]})), details, end]);
+    let (gemini, other) = ("google/gemini-3-flash-preview", "google/gemini-3-pro-preview");
+    for (answer, model, extra, details) in [
+        (&by_google, gemini, json!({"google": {"thought_signature": "c2lnbmVk"}}), Value::Null),
+        (&by_google, other, Value::Null, Value::Null),
+        // The call may have another id now.
+        (&by_router, gemini, Value::Null, json!([detail("call-0")])),
+        (&by_router, other, Value::Null, Value::Null),
+    ] {
+        let body = ask_with_results(answer.clone(), "openrouter", gemini, model).await;
+        let message = &body["messages"][2];
+        let extras: Vec<_> = (0..2).map(|number| &message["tool_calls"][number]["extra_content"]).collect();
+        assert_eq!((extras, &message["reasoning_details"]), (vec![&extra, &Value::Null], &details), "{model}: {body}");
     }
 }

@@ -7,6 +7,7 @@ mod anthropic;
 mod completions;
 mod event_lines;
 mod gemini;
+mod json_size;
 mod tool_texts;
 
 use std::borrow::Cow;

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -51,14 +53,15 @@ pub(super) fn provider_at(address: &str, provider: &str, model: &str) -> HttpPro
     HttpProvider::new(&ModelRef::from(format!("{provider}:{model}")), &models, variable).unwrap()
 }
 
-/// Reads one request, answers it, and returns its body.
-fn answer_once(mut stream: TcpStream, answer: &[u8], size: usize) -> String {
-    stream.set_nodelay(true).unwrap();
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
+/// Reads a request and returns its body. `None` if the client has closed the connection.
+fn read_request(stream: &TcpStream) -> Option<String> {
+    let mut reader = BufReader::new(stream);
     let mut length = 0;
     loop {
         let mut line = String::new();
-        reader.read_line(&mut line).unwrap();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
         if line.trim().is_empty() {
             break;
         }
@@ -68,17 +71,26 @@ fn answer_once(mut stream: TcpStream, answer: &[u8], size: usize) -> String {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).unwrap();
+    Some(String::from_utf8(body).unwrap())
+}
+
+/// Reads one request, answers it, and returns its body.
+fn answer_once(mut stream: TcpStream, answer: &[u8], size: usize) -> String {
+    stream.set_nodelay(true).unwrap();
+    let body = read_request(&stream).unwrap();
     for piece in answer.chunks(size) {
         // A client that has read the end may be gone.
         if stream.write_all(piece).is_err() {
             break;
         }
     }
-    String::from_utf8(body).unwrap()
+    body
 }
 
+/// Returns the events of an answer, besides those that genai does not have.
 pub(super) async fn events(provider: &HttpProvider, request: &ModelRequest) -> Vec<Result<StreamEvent, LlmError>> {
-    provider.stream(request.clone()).collect().await
+    let all: Vec<_> = provider.stream(request.clone()).collect().await;
+    all.into_iter().filter(|event| !matches!(event, Ok(StreamEvent::Progress { .. }))).collect()
 }
 
 /// Asks with both clients. Returns the bodies and the events, each by Skein's client and by genai.
@@ -96,6 +108,41 @@ pub(super) async fn ask_both(
     let mut bodies = server.thread.join().unwrap().into_iter();
     let mut body = || bodies.next().unwrap();
     [(body(), by_own), (body(), by_genai)]
+}
+
+/// Answers all requests in chunks, and ends each answer after a pause. Returns the address and the number of connections.
+fn server_with_late_ends() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}/v1", listener.local_addr().unwrap());
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            count.fetch_add(1, Ordering::Relaxed);
+            std::thread::spawn(move || while read_request(&stream).is_some_and(|_| write_late_end(&stream).is_ok()) {});
+        }
+    });
+    (address, connections)
+}
+
+fn write_late_end(mut stream: &TcpStream) -> std::io::Result<()> {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let events = "data: {\"choices\":[{\"delta\":{\"content\":\"hello\"}}]}\n\ndata: [DONE]\n\n";
+    write!(stream, "{head}{:x}\r\n{events}\r\n", events.len())?;
+    std::thread::sleep(Duration::from_millis(20));
+    stream.write_all(b"0\r\n\r\n")
+}
+
+#[tokio::test]
+async fn a_connection_stays_open_if_its_answer_ends_late() {
+    let (address, connections) = server_with_late_ends();
+    let model = provider_at(&address, "openai", "gpt-4o");
+    for _ in 0..3 {
+        let events = events(&model, &prompt("hello")).await;
+        assert!(matches!(events.last(), Some(Ok(StreamEvent::Done { .. }))), "{events:?}");
+    }
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
 }
 
 pub(super) fn prompt(text: &str) -> ModelRequest {
@@ -154,6 +201,7 @@ const MODELS: [(&str, &[&str]); 7] = [
             "gpt-4o",
             "gpt-4.1-mini",
             "gpt-5",
+            "gpt-5.4-high",
             "gpt-5.5-mini",
             "gpt-oss-20b",
             "gpt-4o-audio-preview",
@@ -231,14 +279,19 @@ const MODELS: [(&str, &[&str]); 7] = [
 async fn requests_have_the_bytes_of_genai() {
     let bare = ModelRequest { system: "".into(), ..prompt("hello") };
     let thoughts_with_budget = regex::Regex::new(r#""thinking":\{"type":"enabled","budget_tokens":\d+\},"#).unwrap();
+    let effort = regex::Regex::new(r#""reasoning_effort":"\w+","#).unwrap();
     for (provider, models) in MODELS {
         for model in models {
             for (kind, request) in [("all parts", &rich_request()), ("a prompt", &prompt("hello")), ("bare", &bare)] {
                 let answer = format!("{HEAD}data: [DONE]\n\n");
-                let [own, mut genai] = ask_both((provider, model), request, answer, 4096).await;
+                let [mut own, mut genai] = ask_both((provider, model), request, answer, 4096).await;
                 // The provider would refuse the next request, which has no thoughts before the result of a call.
                 if kind == "all parts" {
                     genai.0 = thoughts_with_budget.replace(&genai.0, "").into();
+                    // The provider would refuse tools with another effort.
+                    if ["gpt-5.4", "gpt-5.5", "gpt-5.6", "gpt-6"].iter().any(|name| model.starts_with(name)) {
+                        [own.0, genai.0] = [own.0, genai.0].map(|body| effort.replace(&body, "").into());
+                    }
                 }
                 assert_eq!(own.0, genai.0, "{provider}:{model}, {kind}");
             }
@@ -348,10 +401,9 @@ fn answers() -> Vec<Vec<String>> {
         vec![begin(), text("hello"), text(" \"wörld\"\n\u{1F600}"), stop("stop"), usage(numbers), done()],
         vec![text("no usage"), stop("length"), usage("null"), done()],
         vec![text("odd usage"), stop("content_filter"), usage(r#"{"prompt_tokens":"many"}"#), done()],
-        vec![text("no end"), stop("stop")],
+        vec![text("no end")],
         vec![text("broken"), r#"{"choices":[{"delta":{"content":"x"#.to_owned(), done()],
         vec![text("error"), r#"{"error":{"message":"server_error"}}"#.to_owned(), done()],
-        vec![r#"{"error":null,"choices":[{"delta":{"content":"x"}}]}"#.to_owned(), done()],
         vec![delta(&json!({"reasoning_content": "hm", "content": null}), ""), text("so"), done()],
         vec![
             delta(&json!({"reasoning": "hm", "content": ""}), ""),
@@ -417,11 +469,34 @@ async fn events_without_the_usual_form_are_those_of_genai() {
         format!("event: message\nid: 1\ndata:{}\n\ndata:[DONE]", text("no blank line at the end")),
         "data: {\"choices\":\ndata: [{\"delta\":{\"content\":\"two lines\"}}]}\n\ndata: [DONE]\n\n".to_owned(),
         format!("\n\n\n  data: {}  \n\n\ndata: [DONE]\n\n", text("spaces")),
-        "<html>no model</html>".to_owned(),
     ];
     for body in bodies {
         let [own, genai] = ask_both(GPT, &prompt("hello"), format!("{HEAD}{body}"), 4096).await;
         assert_eq!(own.1, genai.1, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_without_events_is_part_of_the_error() {
+    for (body, is_transient, expected) in [
+        ("<html>no model</html>", true, "It begins with: <html>no model</html>"),
+        (
+            "{\"error\": {\n\"message\": \"not a-long-key\"}}",
+            false,
+            "it answered: {\"error\":{\"message\":\"not (the key)\"}}",
+        ),
+        ("{\"error\":{\"code\":503}}", true, "{\"code\":503}"),
+        ("{\"answer\": 42}", true, "It begins with: {\"answer\": 42}"),
+        ("", true, "it answered without saying anything"),
+    ] {
+        let server = TwiceServer::new(format!("{HEAD}{body}"), 4096);
+        let events = events(&server.provider("gpt-4o"), &prompt("hello")).await;
+        let (found, reason) = match events.as_slice() {
+            [Err(LlmError::Transient { reason, .. })] => (true, reason),
+            [Err(LlmError::Failed { reason, .. })] => (false, reason),
+            events => panic!("{events:?}"),
+        };
+        assert!(found == is_transient && reason.contains(expected), "{body}: {reason}");
     }
 }
 

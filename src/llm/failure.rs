@@ -90,7 +90,25 @@ impl RequestFailure {
                 let reason = format!("it broke off: {}", secrets.brief(reason));
                 Self { reason, kind: FailureKind::Transient { retry_after: None } }
             }
+            ProviderError::Stopped(reason) => {
+                let reason = format!("it stopped the answer: {}", secrets.brief(reason));
+                Self { reason, kind: FailureKind::Lasting }
+            }
             ProviderError::Reported(body) => Self::from_report(body, secrets),
+            ProviderError::Foreign(text) => match serde_json::from_str::<Value>(text) {
+                Ok(body) if body.get("error").is_some_and(|error| !error.is_null()) => {
+                    let reason = format!("it answered: {}", secrets.brief(&body.to_string()));
+                    Self { reason, ..Self::from_report(&body, secrets) }
+                }
+                // A gateway may show a page while the model starts.
+                Ok(_) | Err(_) => Self {
+                    reason: format!(
+                        "its answer is not an event stream; is its address that of a model? It begins with: {}",
+                        secrets.brief(text)
+                    ),
+                    kind: FailureKind::Transient { retry_after: None },
+                },
+            },
             // Bytes that are no events were damaged on their way.
             ProviderError::Malformed(_) | ProviderError::Events(EventError::Text(_)) => {
                 Self { reason: secrets.hide(&chain(error)), kind: FailureKind::Transient { retry_after: None } }
@@ -111,6 +129,8 @@ impl RequestFailure {
         let status = body["code"].as_u64().or_else(|| body["error"]["code"].as_u64());
         let kind = if overflow::is_overflow(&text) {
             FailureKind::Overflow
+        } else if is_out_of_credit(&text) {
+            FailureKind::Rejected(429)
         } else if status == Some(429) {
             FailureKind::RateLimited { retry_after: None }
         } else if matches!(status, Some(408 | 409 | 500..=599))
@@ -126,6 +146,7 @@ impl RequestFailure {
     fn from_status(status: StatusCode, headers: &HeaderMap, body: &str, secrets: &ProviderSecrets) -> Self {
         let reason = format!("it answered {status}: {}", secrets.brief(body));
         let kind = match status.as_u16() {
+            429 if is_out_of_credit(body) => FailureKind::Rejected(429),
             429 => FailureKind::RateLimited { retry_after: retry_after(headers) },
             413 => FailureKind::Overflow,
             _ if overflow::is_overflow(body) => FailureKind::Overflow,
@@ -135,6 +156,12 @@ impl RequestFailure {
         };
         Self { reason, kind }
     }
+}
+
+/// Returns true if an error has the code of OpenAI or of Moonshot for an account without credit. Their sentence does not
+/// count: Gemini uses it for its limits per minute.
+fn is_out_of_credit(text: &str) -> bool {
+    ["insufficient_quota", "exceeded_current_quota"].iter().any(|code| text.contains(code))
 }
 
 /// Returns how long the provider asks to wait: a number, or until a date. `None` also for a date that is over, which
@@ -224,6 +251,24 @@ mod tests {
         };
         assert_eq!(reason("k", "invalid x-api-key"), "it answered 401 Unauthorized: invalid x-api-key");
         assert_eq!(reason("sk-12345", "not sk-12345"), "it answered 401 Unauthorized: not (the key)");
+    }
+
+    #[test]
+    fn an_account_without_credit_is_not_asked_again() {
+        let kind = |body: &str| {
+            let secrets = ProviderSecrets::default();
+            let by_status =
+                RequestFailure::from_status(StatusCode::TOO_MANY_REQUESTS, &HeaderMap::new(), body, &secrets);
+            let by_report = RequestFailure::from_report(&serde_json::from_str(body).unwrap(), &secrets);
+            [by_status.kind, by_report.kind].map(|kind| matches!(kind, FailureKind::Rejected(429)))
+        };
+        for (body, is_rejected) in [
+            (r#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#, true),
+            (r#"{"error":{"type":"exceeded_current_quota_error","message":"suspended"}}"#, true),
+            (r#"{"error":{"code":429,"message":"You exceeded your current quota","status":"X"}}"#, false),
+        ] {
+            assert_eq!(kind(body), [is_rejected; 2], "{body}");
+        }
     }
 
     #[test]

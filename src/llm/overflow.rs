@@ -2,11 +2,15 @@
 //! for this, so only the text is left to check.
 
 /// Parts of the providers' error texts, in lower case.
-const WORDS: [&str; 12] = [
+const WORDS: [&str; 14] = [
     // The error code of OpenAI and Azure, which OpenRouter, Groq and DeepSeek forward.
     "context_length_exceeded",
     // OpenAI, vLLM and Mistral.
     "maximum context length",
+    // Other versions of vLLM.
+    "longer than the model's context length",
+    // Moonshot.
+    "exceeded model token limit",
     // Anthropic.
     "prompt is too long",
     "exceed context limit",
@@ -47,6 +51,8 @@ mod tests {
             r#"{"error":"The number of tokens to keep from the initial prompt is greater than the context length."}"#,
             r#"{"error":"Trying to keep the first 5000 tokens when context the overflows. However, the model is loaded with context length of only 4096 tokens"}"#,
             r#"{"error":"This model's maximum prompt length is 131072 but the request contains 537812 tokens."}"#,
+            r#"{"error":{"message":"Invalid request: Your request exceeded model token limit: 262144 (requested: 269030)","type":"invalid_request_error"}}"#,
+            r#"{"object":"error","message":"The decoder prompt (length 40000) is longer than the model's context length of 32768."}"#,
             r#"{"message":"Prompt contains 40000 tokens, too large for model with 32768 maximum context length"}"#,
         ];
         for text in said {

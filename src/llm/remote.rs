@@ -13,6 +13,7 @@ use futures::stream::{self, BoxStream, Stream};
 use genai::chat::{ChatMessage, StopReason};
 use genai::resolver::{AuthData, Endpoint};
 use genai::{ModelIden, ServiceTarget};
+use reqwest::header::HeaderValue;
 use serde_json::{Map, Value};
 
 use super::chat_history::chat_history;
@@ -78,7 +79,8 @@ impl HttpProvider {
             .find(|known| known.name == *provider)
             .or(configured.map(|_| &OWN))
             .ok_or_else(|| unusable(format!("there is no provider `{provider}`; there are: {}", names())))?;
-        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        // A key from a file often ends with a newline.
+        let set = |name: &str| Some(variable(name)?.trim().to_owned()).filter(|value| !value.is_empty());
         let base = known.base_variable.and_then(set).or(configured.and_then(|address| address.base_url.clone()));
         let has_own_address = base.is_some();
         models.policy.check(name, base.as_deref(), |base| address(known, base.map(str::to_owned)))?;
@@ -89,6 +91,10 @@ impl HttpProvider {
         if key.is_none() && !key_name.is_empty() && (base.is_none() || named.is_some()) {
             let (model, variable) = (name.to_string(), key_name.to_owned());
             return Err(LlmError::MissingKey { model, variable, note: String::new() });
+        }
+        if key.as_deref().is_some_and(|key| HeaderValue::from_str(key).is_err()) {
+            let reason = format!("its key has a character that HTTP does not allow; set {key_name} to the key alone");
+            return Err(unusable(reason));
         }
         let target = ServiceTarget {
             model: ModelIden::new(known.kind, model.as_str()),
@@ -266,6 +272,13 @@ impl Stream for AnswerStream<'_> {
             match event {
                 Ok(AnswerEvent::Text(text)) => answer.pending.push_back(Ok(StreamEvent::Text(text))),
                 Ok(AnswerEvent::Thought(text)) => answer.pending.push_back(Ok(StreamEvent::Thought(text))),
+                Ok(AnswerEvent::Started) => {
+                    place.note_start();
+                    continue;
+                }
+                Ok(AnswerEvent::Progress { bytes, usage }) => {
+                    answer.pending.push_back(Ok(StreamEvent::Progress { bytes, usage }));
+                }
                 Ok(AnswerEvent::End(end)) => {
                     answer.pending.extend(end_events(end, &answer.provider.rules).into_iter().map(Ok));
                 }
@@ -336,6 +349,19 @@ mod answer_tests;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_has_no_space_around_it_and_fits_into_a_header() {
+        let provider = |key: &str| {
+            let name = ModelRef::from("openai:gpt-4o".to_owned());
+            HttpProvider::new(&name, &ModelRegistry::default(), |name| name.ends_with("_KEY").then(|| key.to_owned()))
+        };
+        let sent = provider(" a-long-key\r\n").expect("a provider").target.auth;
+        assert!(matches!(sent, AuthData::Key(key) if key == "a-long-key"));
+        let error = provider("a-long\nkey").expect_err("no header").to_string();
+        assert!(error.ends_with("set OPENAI_API_KEY to the key alone") && !error.contains("a-long"), "{error}");
+        assert!(matches!(provider(" \n"), Err(LlmError::MissingKey { .. })));
+    }
 
     #[test]
     fn paths_are_joined_to_the_path_of_an_address() {

@@ -251,7 +251,7 @@ impl ReplayLine {
             | (StreamEvent::Thought(more), Some(ReplayPart::Thought(text))) => text.push_str(more),
             (StreamEvent::Text(text), _) => self.answer.push(ReplayPart::Text(text.clone())),
             (StreamEvent::Thought(text), _) => self.answer.push(ReplayPart::Thought(text.clone())),
-            (StreamEvent::Queued { .. }, _) => {}
+            (StreamEvent::Queued { .. } | StreamEvent::Progress { .. }, _) => {}
             (StreamEvent::ToolUse(call), _) => self.answer.push(ReplayPart::ToolUse(call.clone())),
             (StreamEvent::Done { stop, usage }, _) => {
                 self.usage = *usage;

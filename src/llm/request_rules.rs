@@ -24,7 +24,7 @@ pub(super) struct RequestRules {
     pub(super) is_mistral: bool,
     /// The model as `provider:model`, if it signs its calls.
     signer: Option<String>,
-    /// Whether the provider refuses an answer whose first call has no signature.
+    /// Whether the provider takes [`UNSIGNED`], and refuses an answer whose first call has no signature.
     requires_signatures: bool,
 }
 
@@ -34,8 +34,10 @@ impl RequestRules {
     pub(super) fn new(dialect: AdapterKind, name: &str, model: &str, address: &str) -> Self {
         let url = reqwest::Url::parse(address).ok();
         let host = url.as_ref().and_then(reqwest::Url::host_str).filter(|_| dialect == AdapterKind::OpenAI);
-        let signs = dialect == AdapterKind::Gemini;
         let model = model.to_ascii_lowercase();
+        let is_gemini = dialect == AdapterKind::Gemini;
+        // OpenRouter and Google offer Gemini in OpenAI's dialect, too.
+        let signs = is_gemini || (dialect == AdapterKind::OpenAI && model.contains("gemini"));
         let takes_audio = match dialect {
             AdapterKind::Gemini => true,
             AdapterKind::OpenAI => AUDIO_MODELS.iter().any(|part| model.contains(part)),
@@ -55,7 +57,7 @@ impl RequestRules {
             is_mistral,
             wants_thoughts: is_deepseek || is_kimi_code || (is_moonshot && model.starts_with("kimi")),
             signer: signs.then(|| name.to_owned()),
-            requires_signatures: signs && requires_signatures(&model),
+            requires_signatures: is_gemini && requires_signatures(&model),
         }
     }
 
@@ -194,6 +196,8 @@ mod tests {
         assert_eq!(rules(AdapterKind::Gemini).sign(signatures()), Some(expected));
         assert_eq!(rules(AdapterKind::Gemini).sign(None), None);
         assert_eq!(rules(AdapterKind::Anthropic).sign(signatures()), None);
-        assert_eq!(rules(AdapterKind::OpenAI).find_signature(&signed("p:gemini-3-pro"), true), None);
+        let own = |dialect| rules(dialect).find_signature(&signed("p:gemini-3-pro"), true);
+        assert_eq!((own(AdapterKind::OpenAI).as_deref(), own(AdapterKind::Anthropic)), (Some("abc="), None));
+        assert_eq!(rules(AdapterKind::OpenAI).find_signature(&signed("p:gemini-2.5-pro"), true), None);
     }
 }

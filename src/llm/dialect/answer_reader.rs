@@ -19,10 +19,12 @@ use super::event_lines::{EventError, EventLines};
 use crate::conversation::Usage;
 use crate::llm::MAX_ANSWER;
 
-/// How long a provider may take until it begins to answer.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a provider may take until it begins to answer. A local server first loads the model and reads the prompt.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long an answer may pause.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long the body of a complete answer may take to end. A new connection takes about as long.
+const REST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How long a complete answer may stay open.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,8 +40,15 @@ pub(in crate::llm) type AnswerEvents = BoxStream<'static, Result<AnswerEvent, Pr
 /// A piece of an answer.
 #[derive(Debug)]
 pub(in crate::llm) enum AnswerEvent {
+    /// The provider accepted the request.
+    Started,
     Text(String),
     Thought(String),
+    /// Bytes of a call, or tokens that the provider states before the end.
+    Progress {
+        bytes: usize,
+        usage: Option<Usage>,
+    },
     End(AnswerEnd),
 }
 
@@ -68,6 +77,12 @@ pub(in crate::llm) enum ProviderError {
     /// The answer is not complete, for this reason.
     #[error("the answer broke off")]
     BrokenOff(String),
+    /// The provider stopped the answer for this reason, and would stop it again.
+    #[error("the provider stopped the answer")]
+    Stopped(String),
+    /// A response with a status of success has this text.
+    #[error("the answer is not an event stream")]
+    Foreign(String),
     #[error("an event of its answer is not valid")]
     Malformed(#[from] serde_json::Error),
     #[error(transparent)]
@@ -149,6 +164,12 @@ impl StreamDecoder {
         let finished = lines.finish(|name, data| decode(decoder.as_mut(), state, name, data, events));
         self.note(finished, events);
         self.end(events);
+        if self.state == AnswerState::Open
+            && let Some(text) = self.lines.foreign_text()
+        {
+            self.state = AnswerState::Over;
+            events.push_back(Err(ProviderError::Foreign(text.to_owned())));
+        }
     }
 
     /// Ends the answer if it is complete. Returns false if it is not.
@@ -189,6 +210,8 @@ fn decode(decoder: &mut dyn EventDecoder, state: &mut AnswerState, name: &str, d
 enum AnswerSource {
     Request(BoxFuture<'static, Result<reqwest::Response, ProviderError>>),
     Body(reqwest::Body),
+    /// The answer is complete, but its body is not. Dropping the body would close the connection.
+    Rest(reqwest::Body),
     End,
 }
 
@@ -218,6 +241,15 @@ impl AnswerReader {
         self.read_timer.as_mut().reset(tokio::time::Instant::now() + limit);
     }
 
+    /// Reads no more of the answer, which is over. If it is complete, the body should end at once.
+    fn leave_body(&mut self) {
+        let source = std::mem::replace(&mut self.source, AnswerSource::End);
+        if let (AnswerSource::Body(body), Some(Ok(_))) = (source, self.ready.back()) {
+            self.source = AnswerSource::Rest(body);
+            self.read_timer.as_mut().reset(tokio::time::Instant::now() + REST_TIMEOUT);
+        }
+    }
+
     /// Ends the answer with an error, unless it is complete.
     fn fail(&mut self, error: ProviderError) {
         if !self.decoder.end(&mut self.ready) {
@@ -232,15 +264,25 @@ impl Stream for AnswerReader {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            if let Some(event) = self.ready.pop_front() {
+            // A caller that gets the end drops the reader, and the body with it.
+            let waits = matches!(self.source, AnswerSource::Rest(_))
+                && matches!(self.ready.front(), Some(Ok(AnswerEvent::End(_))));
+            if !waits && let Some(event) = self.ready.pop_front() {
                 return Poll::Ready(Some(event));
             }
             let reader = &mut *self;
             match &mut reader.source {
                 AnswerSource::End => return Poll::Ready(None),
+                AnswerSource::Rest(body) => {
+                    let is_late = reader.read_timer.poll_unpin(context).is_ready();
+                    if is_late || !matches!(ready!(body.frame().poll_unpin(context)), Some(Ok(_))) {
+                        reader.source = AnswerSource::End;
+                    }
+                }
                 AnswerSource::Request(request) => match ready!(request.poll_unpin(context)) {
                     Ok(response) => {
                         reader.source = AnswerSource::Body(response.into());
+                        reader.ready.push_back(Ok(AnswerEvent::Started));
                         reader.restart_timer();
                     }
                     Err(error) => reader.fail(error),
@@ -253,7 +295,7 @@ impl Stream for AnswerReader {
                         }
                         reader.restart_timer();
                         if reader.decoder.state == AnswerState::Over {
-                            reader.source = AnswerSource::End;
+                            reader.leave_body();
                         }
                     }
                     Poll::Ready(None) => {

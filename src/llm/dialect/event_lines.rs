@@ -7,6 +7,12 @@ use std::str::Utf8Error;
 /// Maximum bytes of one event. Each event is a piece of an answer.
 const MAX_EVENT: usize = 8 << 20;
 
+/// Characters of a text without events that are kept for an error.
+const MAX_FOREIGN: usize = 4096;
+
+/// Comments and fields that do not matter.
+const OTHER_FIELDS: [&str; 3] = [":", "id:", "retry:"];
+
 /// Why bytes are no events.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::llm) enum EventError {
@@ -27,6 +33,9 @@ pub(super) struct EventLines {
     data: String,
     /// The last byte was a carriage return, so that a line feed belongs to it.
     after_return: bool,
+    /// The begin of the lines that no event has, as long as there is no event.
+    foreign: String,
+    has_data: bool,
 }
 
 impl EventLines {
@@ -73,6 +82,11 @@ impl EventLines {
         self.line(b"", &mut on_event)
     }
 
+    /// Returns the begin of a text that is not an event stream. `None` if there was an event, or no text.
+    pub(super) fn foreign_text(&self) -> Option<&str> {
+        (!self.has_data && !self.foreign.is_empty()).then_some(&self.foreign)
+    }
+
     /// Takes one line. An empty line ends an event.
     fn line(&mut self, line: &[u8], on_event: &mut impl FnMut(&str, &str)) -> Result<(), EventError> {
         if line.is_empty() {
@@ -83,15 +97,18 @@ impl EventLines {
             self.name.clear();
             return Ok(());
         }
-        // Comments and other fields do not matter.
         let line = std::str::from_utf8(line)?.trim();
         if let Some(data) = line.strip_prefix("data:") {
             if !self.data.is_empty() {
                 self.data.push('\n');
             }
             self.data.push_str(data.trim());
+            self.has_data = true;
         } else if let Some(name) = line.strip_prefix("event:") {
             name.trim().clone_into(&mut self.name);
+        } else if !self.has_data && !OTHER_FIELDS.iter().any(|field| line.starts_with(field)) {
+            let room = MAX_FOREIGN.saturating_sub(self.foreign.len());
+            self.foreign.extend(line.chars().chain(['\n']).take(room));
         }
         if self.data.len() + self.name.len() > MAX_EVENT { Err(EventError::TooLong) } else { Ok(()) }
     }
@@ -100,6 +117,21 @@ impl EventLines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_text_without_events_is_foreign() {
+        let foreign = |text: &str| {
+            let mut lines = EventLines::default();
+            lines.feed(text.as_bytes(), |_, _| {}).unwrap();
+            lines.finish(|_, _| {}).unwrap();
+            lines.foreign_text().map(str::to_owned)
+        };
+        assert_eq!(foreign("{\n  \"error\": 1\n}").as_deref(), Some("{\n\"error\": 1\n}\n"));
+        for events in ["", ": ping\n\n", "id: 1\nretry: 5\nevent: a\n\n", "<html>\ndata: 1\n\n"] {
+            assert_eq!(foreign(events), None, "{events}");
+        }
+        assert_eq!(foreign(&"x\n".repeat(MAX_FOREIGN)).map(|text| text.len()), Some(MAX_FOREIGN));
+    }
 
     #[test]
     fn an_event_has_the_name_of_its_own_lines() {

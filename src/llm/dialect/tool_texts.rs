@@ -34,7 +34,7 @@ impl ToolTexts {
             return Ok(None);
         }
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = lists.iter().position(|list| is_same(&list.tools, tools));
+        let place = lists.iter().position(|list| Arc::ptr_eq(&list.tools, tools) || is_same(&list.tools, tools));
         let list = match place.and_then(|place| lists.remove(place)) {
             Some(list) => list,
             None => ToolText { tools: Arc::clone(tools), text: write(tools)?.into() },
@@ -46,8 +46,7 @@ impl ToolTexts {
     }
 }
 
-/// Returns true if both lists have the same text. The turns of a binding share their schemas, so that no schema is
-/// compared; two bindings may have equal schemas.
+/// Returns true if both lists have the same text. Two bindings may have equal tools.
 fn is_same(one: &[OfferedTool], other: &[OfferedTool]) -> bool {
     let is_same_tool = |(one, other): (&OfferedTool, &OfferedTool)| {
         one.name == other.name

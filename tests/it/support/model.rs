@@ -41,6 +41,8 @@ pub(crate) enum Answer {
         sent: Arc<AtomicU64>,
     },
     Status(u16),
+    /// Refuses with this status and body.
+    Refuses(u16, &'static str),
 }
 
 pub(crate) struct ScriptedModel {
@@ -178,7 +180,9 @@ fn send(mut stream: TcpStream, answer: &Answer) -> std::io::Result<()> {
         }
         Answer::Floods { .. } => (Vec::new(), "stop"),
         Answer::Status(status) => {
-            let body = r#"{"error":{"message":"scripted"}}"#;
+            return send(stream, &Answer::Refuses(*status, r#"{"error":{"message":"scripted"}}"#));
+        }
+        Answer::Refuses(status, body) => {
             let length = body.len();
             let head = format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {length}");
             return write!(stream, "{head}\r\nconnection: close\r\n\r\n{body}");

@@ -7,6 +7,7 @@ use crate::conversation::Usage;
 use crate::llm::dialect::answer_reader::{
     AnswerEnd, AnswerEvent, AnswerQueue, AnswerState, CallSize, EventDecoder, ProviderError,
 };
+use crate::llm::dialect::json_size::{parse_arguments, parse_event};
 use crate::llm::dialect::{take_string, token_count};
 
 /// Decodes one answer. Keeps what it has so far, besides the text that went out.
@@ -48,29 +49,26 @@ impl EventDecoder for MessageDecoder {
     fn decode(&mut self, name: &str, data: &str, events: &mut AnswerQueue) -> Result<AnswerState, ProviderError> {
         match name {
             "message_start" => {
-                let event: Value = serde_json::from_str(data)?;
+                let event = parse_event(data)?;
                 self.tokens.update(&event["message"]["usage"]);
+                events.push_back(Ok(AnswerEvent::Progress { bytes: 0, usage: Some(self.tokens.sum()) }));
             }
-            "content_block_start" => self.start_block(serde_json::from_str(data)?, events)?,
-            "content_block_delta" => self.extend_block(serde_json::from_str(data)?, events)?,
-            "content_block_stop" => {
-                if let Block::Call(call) = std::mem::take(&mut self.block) {
-                    self.calls.push(call.finish());
-                }
-            }
+            "content_block_start" => self.start_block(parse_event(data)?, events)?,
+            "content_block_delta" => self.extend_block(parse_event(data)?, events)?,
+            "content_block_stop" => self.finish_block()?,
             "message_delta" => {
-                let event: Value = serde_json::from_str(data)?;
+                let event = parse_event(data)?;
                 self.tokens.update(&event["usage"]);
                 if let Some(reason) = event["delta"]["stop_reason"].as_str() {
                     self.stop = Some(reason.to_owned());
                 }
             }
             "message_stop" => {
-                events.push_back(Ok(AnswerEvent::End(self.end())));
+                events.push_back(Ok(AnswerEvent::End(self.end()?)));
                 return Ok(AnswerState::Over);
             }
             "error" => {
-                let body = serde_json::from_str(data).unwrap_or_else(|_| Value::String(data.to_owned()));
+                let body = parse_event(data).unwrap_or_else(|_| Value::String(data.to_owned()));
                 return Err(ProviderError::Reported(body));
             }
             // `ping`, and events of later versions.
@@ -82,6 +80,10 @@ impl EventDecoder for MessageDecoder {
 
 impl MessageDecoder {
     fn start_block(&mut self, mut event: Value, events: &mut AnswerQueue) -> Result<(), ProviderError> {
+        // Some servers do not say where a call ends.
+        if matches!(self.block, Block::Call(_)) {
+            self.finish_block()?;
+        }
         let mut field = |name: &str| take_string(event.pointer_mut(&format!("/content_block/{name}")));
         match field("type").as_deref() {
             Some("text") => {
@@ -99,6 +101,8 @@ impl MessageDecoder {
                 let arguments = input.and_then(|input| serde_json::to_string(input).ok()).unwrap_or_default();
                 self.call_size.add_call()?;
                 self.call_size.add(id.len() + name.len() + arguments.len())?;
+                let bytes = name.len() + arguments.len();
+                events.push_back(Ok(AnswerEvent::Progress { bytes, usage: None }));
                 self.block = Block::Call(PartialCall { id, name, arguments });
             }
             // Blocks that Skein does not ask for have neither text nor calls.
@@ -115,21 +119,29 @@ impl MessageDecoder {
                 let arguments = event["delta"]["partial_json"].as_str().unwrap_or_default();
                 self.call_size.add(arguments.len())?;
                 call.arguments.push_str(arguments);
+                events.push_back(Ok(AnswerEvent::Progress { bytes: arguments.len(), usage: None }));
             }
         }
         Ok(())
     }
 
-    fn end(&mut self) -> AnswerEnd {
+    fn finish_block(&mut self) -> Result<(), ProviderError> {
+        if let Block::Call(call) = std::mem::take(&mut self.block) {
+            self.calls.push(call.finish(&mut self.call_size)?);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<AnswerEnd, ProviderError> {
         // A call that reached the maximum length of the answer has no end.
         if let Block::Call(call) = std::mem::take(&mut self.block) {
-            self.calls.push(call.cut_off());
+            self.calls.push(call.cut_off(&mut self.call_size)?);
         }
-        AnswerEnd {
+        Ok(AnswerEnd {
             calls: std::mem::take(&mut self.calls),
             usage: self.tokens.sum(),
             stop: self.stop.take().map(StopReason::from),
-        }
+        })
     }
 }
 
@@ -159,18 +171,18 @@ impl ClaudeTokens {
 
 impl PartialCall {
     /// Returns the complete call. One without arguments has an empty object.
-    fn finish(self) -> ToolCall {
+    fn finish(self, call_size: &mut CallSize) -> Result<ToolCall, ProviderError> {
         match self.arguments.is_empty() {
-            true => ToolCall { fn_arguments: Value::Object(Map::new()), ..self.cut_off() },
-            false => self.cut_off(),
+            true => Ok(ToolCall { fn_arguments: Value::Object(Map::new()), ..self.cut_off(call_size)? }),
+            false => self.cut_off(call_size),
         }
     }
 
-    /// Returns the call with the arguments that arrived. They stay text if they are no JSON.
-    fn cut_off(self) -> ToolCall {
+    /// Returns the call with the arguments that arrived.
+    fn cut_off(self, call_size: &mut CallSize) -> Result<ToolCall, ProviderError> {
         let Self { id: call_id, name: fn_name, arguments } = self;
-        let fn_arguments = serde_json::from_str(&arguments).unwrap_or(Value::String(arguments));
-        ToolCall { call_id, fn_name, fn_arguments, thought_signatures: None }
+        let fn_arguments = parse_arguments(arguments, call_size)?;
+        Ok(ToolCall { call_id, fn_name, fn_arguments, thought_signatures: None })
     }
 }
 

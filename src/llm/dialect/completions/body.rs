@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
+use super::call_extras::CallExtras;
 use crate::llm::OfferedTool;
 use crate::llm::dialect::{is_cached, join_texts};
 
@@ -115,11 +116,21 @@ struct MessageEntry<'a> {
     /// The thoughts, for providers that refuse an answer without them.
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
+    /// The signatures of the calls, if the provider writes them here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    reasoning_details: Vec<Value>,
 }
 
 impl<'a> MessageEntry<'a> {
     fn new(role: &'static str, content: ContentEntry<'a>) -> Self {
-        Self { role, content, tool_calls: Vec::new(), tool_call_id: None, reasoning_content: None }
+        Self {
+            role,
+            content,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+            reasoning_content: None,
+            reasoning_details: Vec::new(),
+        }
     }
 }
 
@@ -178,6 +189,11 @@ struct CallEntry<'a> {
     kind: &'static str,
     id: &'a str,
     function: CallFunction<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra_content: Option<Value>,
+    /// An entry of the message.
+    #[serde(skip)]
+    reasoning_detail: Option<Value>,
 }
 
 #[derive(Serialize)]
@@ -231,11 +247,12 @@ fn push_entries<'a>(entries: &mut Vec<MessageEntry<'a>>, message: &'a ChatMessag
                 texts => ContentEntry::Text(Cow::Owned(texts.join("\n\n"))),
             };
             let parts = message.content.parts();
-            let tool_calls = parts.iter().filter_map(call_entry).collect();
+            let mut tool_calls: Vec<_> = parts.iter().filter_map(call_entry).collect();
+            let reasoning_details = tool_calls.iter_mut().filter_map(|call| call.reasoning_detail.take()).collect();
             let thoughts: Vec<_> = parts.iter().filter_map(ContentPart::as_reasoning_content).collect();
             let reasoning_content = (!thoughts.is_empty()).then(|| thoughts.join("\n"));
             let entry = MessageEntry::new("assistant", content);
-            entries.push(MessageEntry { tool_calls, reasoning_content, ..entry });
+            entries.push(MessageEntry { tool_calls, reasoning_content, reasoning_details, ..entry });
         }
         ChatRole::Tool => entries.extend(message.content.parts().iter().filter_map(|part| match part {
             ContentPart::ToolResponse(result) => {
@@ -287,5 +304,8 @@ fn binary_entry(binary: &Binary) -> Option<PartEntry<'_>> {
 fn call_entry(part: &ContentPart) -> Option<CallEntry<'_>> {
     let ContentPart::ToolCall(call) = part else { return None };
     let function = CallFunction { name: &call.fn_name, arguments: call.fn_arguments.to_string() };
-    Some(CallEntry { kind: "function", id: &call.call_id, function })
+    let signature = call.thought_signatures.as_ref().and_then(|signatures| signatures.first());
+    let extras = signature.map(|text| CallExtras::parse(text, &call.call_id)).unwrap_or_default();
+    let CallExtras { extra_content, reasoning_detail } = extras;
+    Some(CallEntry { kind: "function", id: &call.call_id, function, extra_content, reasoning_detail })
 }

@@ -1,26 +1,34 @@
 //! Decodes the pieces of an answer.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
 use genai::chat::{StopReason, ToolCall, Usage};
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny};
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use super::call_extras::CallExtras;
 use crate::llm::dialect::answer_reader::{
     AnswerEnd, AnswerEvent, AnswerQueue, AnswerState, CallSize, EventDecoder, ProviderError,
 };
+use crate::llm::dialect::json_size::{parse_arguments, parse_event};
 use crate::llm::dialect::{take_string, usage_from};
 
 /// The data of the last event.
 const DONE: &str = "[DONE]";
 
+/// The reason to end of an answer that the provider stopped.
+const REFUSED: &str = "content_filter";
+
+/// Reasons to end of an answer that is not complete: of OpenRouter and Mistral, DeepSeek, and vLLM.
+const DEFECTS: [&str; 4] = ["error", "insufficient_system_resource", "abort", "aborted"];
+
 /// A piece that only adds text, as nearly all are. Another piece does not parse, or has a field that is `Some`.
 #[derive(Deserialize)]
 struct PlainPiece<'a> {
-    #[serde(default)]
-    error: FieldPresence,
+    error: Option<IgnoredAny>,
     usage: Option<IgnoredAny>,
     x_groq: Option<IgnoredAny>,
     #[serde(borrow)]
@@ -38,66 +46,88 @@ struct PlainChoice<'a> {
 struct PlainDelta<'a> {
     #[serde(borrow)]
     content: Cow<'a, str>,
+    refusal: Option<IgnoredAny>,
     reasoning_content: Option<IgnoredAny>,
     reasoning: Option<IgnoredAny>,
+    #[expect(dead_code, reason = "a list with entries does not parse; OpenRouter may send an empty one with text")]
+    reasoning_details: Option<[IgnoredAny; 0]>,
     tool_calls: Option<IgnoredAny>,
-}
-
-/// Whether a field is there, with any value.
-#[derive(Default)]
-struct FieldPresence(bool);
-
-impl<'de> Deserialize<'de> for FieldPresence {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        IgnoredAny::deserialize(deserializer).map(|_| Self(true))
-    }
 }
 
 /// Returns the text of a piece that only adds text. `None` for other pieces.
 fn plain_text(data: &str) -> Option<Cow<'_, str>> {
     let PlainPiece { error, usage, x_groq, choices: [choice] } = serde_json::from_str(data).ok()?;
-    let PlainDelta { content, reasoning_content, reasoning, tool_calls } = choice.delta;
-    let others = [usage, x_groq, choice.finish_reason, reasoning_content, reasoning, tool_calls];
-    (!error.0 && others.iter().all(Option::is_none)).then_some(content)
+    let PlainDelta { content, refusal, reasoning_content, reasoning, tool_calls, .. } = choice.delta;
+    let others = [error, usage, x_groq, choice.finish_reason, refusal, reasoning_content, reasoning, tool_calls];
+    others.iter().all(Option::is_none).then_some(content)
 }
 
 /// Decodes one answer. Keeps what it has so far, besides the text that went out.
 pub(super) struct PieceDecoder {
     /// Whether the provider leaves the tokens of thoughts out of those of the answer.
     counts_thoughts_apart: bool,
-    /// By their index. The arguments are text until the end.
-    calls: BTreeMap<u64, ToolCall>,
+    calls: BTreeMap<CallKey, CallDraft>,
+    /// The call that the last piece of a call belongs to.
+    last_call: Option<CallKey>,
+    /// Signatures of calls that are no part of the calls, by the ids of the calls.
+    signatures: HashMap<String, String>,
     call_size: CallSize,
     usage: Option<Usage>,
     stop: Option<String>,
+    /// Whether the model declined to answer. Its reason to end is that of any answer then.
+    is_refused: bool,
+}
+
+/// The index of a call, and its number among the calls with this index.
+type CallKey = (u64, usize);
+
+/// A call whose arguments are still text. A text that did not arrive is empty.
+struct CallDraft {
+    id: String,
+    name: String,
+    arguments: String,
+    signature: String,
 }
 
 impl PieceDecoder {
     pub(super) fn new(counts_thoughts_apart: bool) -> Self {
-        let (calls, call_size) = (BTreeMap::new(), CallSize::default());
-        Self { counts_thoughts_apart, calls, call_size, usage: None, stop: None }
+        Self {
+            counts_thoughts_apart,
+            calls: BTreeMap::new(),
+            last_call: None,
+            signatures: HashMap::new(),
+            call_size: CallSize::default(),
+            usage: None,
+            stop: None,
+            is_refused: false,
+        }
     }
 }
 
 impl EventDecoder for PieceDecoder {
     fn decode(&mut self, _name: &str, data: &str, events: &mut AnswerQueue) -> Result<AnswerState, ProviderError> {
         if data == DONE {
-            events.push_back(Ok(AnswerEvent::End(self.end())));
+            events.push_back(Ok(AnswerEvent::End(self.end()?)));
             return Ok(AnswerState::Over);
         }
         match plain_text(data) {
             Some(text) => push_text(text.into_owned(), events),
             None => self.decode_piece(data, events)?,
         }
-        Ok(AnswerState::Open)
+        // Some servers send no `[DONE]`. The numbers of tokens may follow the reason.
+        Ok(if self.stop.is_some() { AnswerState::Complete } else { AnswerState::Open })
+    }
+
+    fn finish(&mut self) -> Option<Result<AnswerEnd, ProviderError>> {
+        self.stop.is_some().then(|| self.end())
     }
 }
 
 impl PieceDecoder {
     /// Decodes a piece of any form. Fields with an unexpected type count as absent.
     fn decode_piece(&mut self, data: &str, events: &mut AnswerQueue) -> Result<(), ProviderError> {
-        let mut piece: Value = serde_json::from_str(data)?;
-        if let Some(body) = piece.get_mut("error").map(Value::take) {
+        let mut piece = parse_event(data)?;
+        if let Some(body) = piece.get_mut("error").map(Value::take).filter(|body| !body.is_null()) {
             return Err(ProviderError::Reported(body));
         }
         for place in ["/usage", "/x_groq/usage"] {
@@ -112,11 +142,22 @@ impl PieceDecoder {
             events.push_back(Ok(AnswerEvent::Thought(thought)));
         }
         push_text(text.unwrap_or_default(), events);
+        if let Some(refusal) = take_string(choice.pointer_mut("/delta/refusal")).filter(|text| !text.is_empty()) {
+            self.is_refused = true;
+            push_text(refusal, events);
+        }
         if let Some(Value::Array(calls)) = choice.pointer_mut("/delta/tool_calls").map(Value::take) {
-            calls.into_iter().try_for_each(|call| self.add_call(call))?;
+            let mut bytes = 0;
+            for call in calls {
+                bytes += self.add_call(call)?;
+            }
+            events.push_back(Ok(AnswerEvent::Progress { bytes, usage: None }));
+        }
+        if let Some(Value::Array(details)) = choice.pointer_mut("/delta/reasoning_details").map(Value::take) {
+            details.into_iter().try_for_each(|detail| self.add_signature(detail))?;
         }
         // The reason comes alone, or with the last text or call.
-        if let Some(reason) = take_string(choice.get_mut("finish_reason")) {
+        if let Some(reason) = take_string(choice.get_mut("finish_reason")).filter(|reason| !reason.is_empty()) {
             self.stop = Some(reason);
         }
         Ok(())
@@ -132,54 +173,108 @@ impl PieceDecoder {
         }
     }
 
-    /// Adds a piece of a call. Pieces without an index or a function are ignored.
-    fn add_call(&mut self, mut call: Value) -> Result<(), ProviderError> {
-        let index = call.get("index").and_then(Value::as_u64).filter(|index| u32::try_from(*index).is_ok());
-        let function = call.get_mut("function").map(Value::take);
-        let (Some(index), Some(mut function)) = (index, function) else { return Ok(()) };
-        let call_id = take_string(call.get_mut("id")).unwrap_or_else(|| format!("call_{index}"));
-        let fn_name = take_string(function.get_mut("name")).unwrap_or_default();
-        let arguments = take_string(function.get_mut("arguments")).unwrap_or_default();
-        self.call_size.add(call_id.len() + fn_name.len() + arguments.len())?;
-        match self.calls.get_mut(&index) {
-            None => {
+    /// Adds a piece of a call, and returns the bytes of its texts. Pieces without a function are ignored.
+    fn add_call(&mut self, mut piece: Value) -> Result<usize, ProviderError> {
+        let index = piece.get("index").and_then(Value::as_u64).filter(|index| u32::try_from(*index).is_ok());
+        let Some(mut function) = piece.get_mut("function").map(Value::take) else { return Ok(0) };
+        let extra_content = piece.get_mut("extra_content").map(Value::take).filter(|extra| !extra.is_null());
+        let piece = CallDraft {
+            id: take_string(piece.get_mut("id")).unwrap_or_default(),
+            name: take_string(function.get_mut("name")).unwrap_or_default(),
+            arguments: take_string(function.get_mut("arguments")).unwrap_or_default(),
+            signature: CallExtras { extra_content, ..CallExtras::default() }.to_text(),
+        };
+        let bytes = piece.name.len() + piece.arguments.len();
+        self.call_size.add(piece.id.len() + bytes + piece.signature.len())?;
+        let Some(key) = self.find_key(index, &piece) else { return Ok(0) };
+        self.last_call = Some(key);
+        match self.calls.entry(key) {
+            Entry::Vacant(entry) => {
                 self.call_size.add_call()?;
-                let fn_arguments = Value::String(arguments);
-                self.calls.insert(index, ToolCall { call_id, fn_name, fn_arguments, thought_signatures: None });
+                entry.insert(piece);
             }
-            Some(known) => {
-                if let Value::String(text) = &mut known.fn_arguments {
-                    text.push_str(&arguments);
-                }
-                if !fn_name.is_empty() {
-                    known.call_id = call_id;
-                    known.fn_name = fn_name;
-                }
-            }
+            Entry::Occupied(entry) => entry.into_mut().extend(piece),
+        }
+        Ok(bytes)
+    }
+
+    /// Keeps a detail that is the signature of a call. Others repeat the thoughts, or sign them.
+    fn add_signature(&mut self, detail: Value) -> Result<(), ProviderError> {
+        let id = detail["id"].as_str().filter(|_| detail["type"] == "reasoning.encrypted").map(str::to_owned);
+        if let Some(id) = id {
+            let text = CallExtras { reasoning_detail: Some(detail), ..CallExtras::default() }.to_text();
+            self.call_size.add_call()?;
+            self.call_size.add(id.len() + text.len())?;
+            self.signatures.insert(id, text);
         }
         Ok(())
     }
 
-    fn end(&mut self) -> AnswerEnd {
+    /// Returns the call that a piece begins or continues. Google leaves out the index, and Ollama may give several calls
+    /// the same one. `None` if the piece continues no call.
+    fn find_key(&self, index: Option<u64>, piece: &CallDraft) -> Option<CallKey> {
+        let Some(index) = index else {
+            let last = self.last_call.filter(|key| self.calls.get(key).is_some_and(|call| call.is_same(piece)));
+            let next = || self.calls.last_key_value().map_or(0, |((index, _), _)| index + 1);
+            return last.or_else(|| (!piece.name.is_empty()).then(|| (next(), 0)));
+        };
+        Some(match self.calls.range((index, 0)..=(index, usize::MAX)).next_back() {
+            None => (index, 0),
+            Some((key, call)) if call.id.is_empty() || piece.id.is_empty() || call.is_same(piece) => *key,
+            Some((&(_, number), _)) => (index, number + 1),
+        })
+    }
+
+    /// Fails if the reason to end is a defect of the answer, or the arguments take too much memory.
+    fn end(&mut self) -> Result<AnswerEnd, ProviderError> {
+        let stop = if self.is_refused { Some(REFUSED.to_owned()) } else { self.stop.take() };
+        if let Some(reason) = stop.as_ref().filter(|reason| DEFECTS.contains(&reason.as_str())) {
+            return Err(ProviderError::BrokenOff(reason.clone()));
+        }
         let mut usage = self.usage.take().unwrap_or_default();
         let thoughts = usage.completion_tokens_details.as_ref().and_then(|details| details.reasoning_tokens);
         if let Some(thoughts) = thoughts.filter(|_| self.counts_thoughts_apart) {
             usage.completion_tokens = Some(usage.completion_tokens.unwrap_or_default().saturating_add(thoughts));
         }
-        AnswerEnd {
-            calls: std::mem::take(&mut self.calls).into_values().map(parse_arguments).collect(),
+        let mut calls = std::mem::take(&mut self.calls);
+        for call in calls.values_mut().filter(|call| call.signature.is_empty()) {
+            call.signature = self.signatures.remove(&call.id).unwrap_or_default();
+        }
+        Ok(AnswerEnd {
+            calls: calls.into_iter().map(|call| finish_call(call, &mut self.call_size)).collect::<Result<_, _>>()?,
             usage: usage_from(&usage),
-            stop: self.stop.take().map(StopReason::from),
+            stop: stop.map(StopReason::from),
+        })
+    }
+}
+
+impl CallDraft {
+    /// Returns true if a piece belongs to this call, and not to another one: it has no name, or the same id.
+    fn is_same(&self, piece: &CallDraft) -> bool {
+        piece.name.is_empty() || (!piece.id.is_empty() && piece.id == self.id)
+    }
+
+    fn extend(&mut self, piece: CallDraft) {
+        self.arguments.push_str(&piece.arguments);
+        if !piece.name.is_empty() {
+            self.name = piece.name;
+        }
+        if self.id.is_empty() {
+            self.id = piece.id;
+        }
+        if self.signature.is_empty() {
+            self.signature = piece.signature;
         }
     }
 }
 
-/// Parses the arguments of a complete call. Arguments that are no JSON stay text.
-fn parse_arguments(call: ToolCall) -> ToolCall {
-    match call.fn_arguments.as_str().map(serde_json::from_str) {
-        Some(Ok(fn_arguments)) => ToolCall { fn_arguments, ..call },
-        Some(Err(_)) | None => call,
-    }
+/// Returns a complete call.
+fn finish_call(((index, _), call): (CallKey, CallDraft), call_size: &mut CallSize) -> Result<ToolCall, ProviderError> {
+    let CallDraft { id, name: fn_name, arguments, signature } = call;
+    let call_id = if id.is_empty() { format!("call_{index}") } else { id };
+    let fn_arguments = parse_arguments(arguments, call_size)?;
+    let thought_signatures = (!signature.is_empty()).then(|| vec![signature]);
+    Ok(ToolCall { call_id, fn_name, fn_arguments, thought_signatures })
 }
 
 fn push_text(text: String, events: &mut AnswerQueue) {
@@ -225,3 +320,7 @@ fn push_thinking(thinking: &Value, thought: &mut String) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+#[path = "decoder_tests.rs"]
+mod tests;

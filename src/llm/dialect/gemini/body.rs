@@ -5,7 +5,6 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-use super::decoder::is_fallback_id;
 use crate::llm::OfferedTool;
 use crate::llm::dialect::join_texts;
 
@@ -189,7 +188,7 @@ fn part_item(part: &ContentPart) -> Option<GeminiPart<'_>> {
         },
         ContentPart::ToolCall(call) => {
             signature = call.thought_signatures.as_ref().and_then(|signatures| signatures.first().map(String::as_str));
-            PartData::Call(CallData { id: provider_id(&call.call_id), name: &call.fn_name, args: &call.fn_arguments })
+            PartData::Call(CallData { id: find_id(&call.call_id), name: &call.fn_name, args: &call.fn_arguments })
         }
         ContentPart::ToolResponse(result) => PartData::Result(result_entry(result)),
         // Skein repeats no thoughts to this provider.
@@ -201,10 +200,10 @@ fn part_item(part: &ContentPart) -> Option<GeminiPart<'_>> {
 fn result_entry(result: &ToolResponse) -> ResponseData<'_> {
     let name = result.fn_name.as_deref().unwrap_or(&result.call_id);
     let response = ResponseContent { name, content: result.content.as_str() };
-    ResponseData { name, response, id: provider_id(&result.call_id) }
+    ResponseData { name, response, id: find_id(&result.call_id) }
 }
 
-/// Returns the id of a call, if the provider gave it one. It finds the others by their order.
-fn provider_id(id: &str) -> Option<&str> {
-    (!id.is_empty() && !is_fallback_id(id)).then_some(id)
+/// Returns the id of a call. `None` if it has none.
+fn find_id(id: &str) -> Option<&str> {
+    (!id.is_empty()).then_some(id)
 }

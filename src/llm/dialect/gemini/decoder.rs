@@ -7,7 +7,11 @@ use crate::conversation::Usage;
 use crate::llm::dialect::answer_reader::{
     AnswerEnd, AnswerEvent, AnswerQueue, AnswerState, CallSize, EventDecoder, ProviderError,
 };
+use crate::llm::dialect::json_size::{parse_event, tree_size};
 use crate::llm::dialect::{take_string, token_count};
+
+/// Reasons that the same request gets again.
+const LASTING_DEFECTS: [&str; 2] = ["MISSING_THOUGHT_SIGNATURE", "TOO_MANY_TOOL_CALLS"];
 
 /// Decodes one answer. Keeps what it has so far, besides the text that went out.
 #[derive(Default)]
@@ -17,6 +21,8 @@ pub(super) struct ChunkDecoder {
     tokens: GeminiTokens,
     /// Why the answer ends. Some servers give a reason in each chunk, so that the last one counts.
     stop: Option<String>,
+    /// The provider's words about the reason. Empty if it has none.
+    stop_message: String,
 }
 
 /// Numbers of tokens, each of which the provider counts separately.
@@ -32,17 +38,28 @@ struct GeminiTokens {
 
 impl EventDecoder for ChunkDecoder {
     fn decode(&mut self, _name: &str, data: &str, events: &mut AnswerQueue) -> Result<AnswerState, ProviderError> {
-        let mut chunk: Value = serde_json::from_str(data)?;
-        if chunk.get("error").is_some() {
+        let mut chunk = parse_event(data)?;
+        if chunk.get("error").is_some_and(|error| !error.is_null()) {
             return Err(ProviderError::Reported(chunk));
         }
         if let Some(reason) = chunk["promptFeedback"]["blockReason"].as_str() {
             return Err(ProviderError::Blocked(reason.to_owned()));
         }
         self.tokens.update(&chunk["usageMetadata"]);
+        let earlier_calls = self.calls.len();
         self.take_parts(&mut chunk, events)?;
+        if self.calls.len() > earlier_calls {
+            self.call_size.add(data.len() + tree_size(data))?;
+        }
         if let Some(reason) = take_string(chunk.pointer_mut("/candidates/0/finishReason")) {
             self.stop = Some(reason);
+        }
+        if let Some(message) = take_string(chunk.pointer_mut("/candidates/0/finishMessage")) {
+            self.stop_message = message;
+        }
+        // Other chunks have text, which is counted by itself.
+        if self.calls.len() > earlier_calls || self.stop.is_some() {
+            events.push_back(Ok(AnswerEvent::Progress { bytes: 0, usage: Some(self.tokens.sum()) }));
         }
         Ok(if self.stop.is_some() { AnswerState::Complete } else { AnswerState::Open })
     }
@@ -50,7 +67,12 @@ impl EventDecoder for ChunkDecoder {
     /// Fails if the reason is a defect of the answer, such as `MALFORMED_FUNCTION_CALL`.
     fn finish(&mut self) -> Option<Result<AnswerEnd, ProviderError>> {
         Some(match StopReason::from(self.stop.take()?) {
-            StopReason::Other(reason) => Err(ProviderError::BrokenOff(reason)),
+            StopReason::Other(reason) => {
+                let is_lasting = LASTING_DEFECTS.contains(&reason.as_str());
+                let separator = if self.stop_message.is_empty() { "" } else { ": " };
+                let reason = format!("{reason}{separator}{}", self.stop_message);
+                Err(if is_lasting { ProviderError::Stopped(reason) } else { ProviderError::BrokenOff(reason) })
+            }
             stop => {
                 Ok(AnswerEnd { calls: std::mem::take(&mut self.calls), usage: self.tokens.sum(), stop: Some(stop) })
             }
@@ -78,38 +100,14 @@ impl ChunkDecoder {
     fn take_call(&mut self, part: &mut Value) -> Result<(), ProviderError> {
         let signature = take_string(part.get_mut("thoughtSignature"));
         let fn_name = take_string(part.pointer_mut("/functionCall/name")).unwrap_or_default();
-        let id = take_string(part.pointer_mut("/functionCall/id"));
-        let call_id = id.unwrap_or_else(|| fallback_id(&fn_name, self.calls.len()));
+        // The session gives each call without an id one.
+        let call_id = take_string(part.pointer_mut("/functionCall/id")).unwrap_or_default();
         let fn_arguments = part.pointer_mut("/functionCall/args").map(Value::take).unwrap_or_default();
         self.call_size.add_call()?;
-        self.call_size.add(call_id.len() + fn_name.len() + signature.as_ref().map_or(0, String::len))?;
-        self.call_size.add(memory_of_json(&fn_arguments))?;
         let thought_signatures = signature.map(|signature| vec![signature]);
         self.calls.push(ToolCall { call_id, fn_name, fn_arguments, thought_signatures });
         Ok(())
     }
-}
-
-/// Returns about how much memory a value takes. Small values take more than their text.
-fn memory_of_json(value: &Value) -> usize {
-    let inner = match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(memory_of_json).sum(),
-        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + memory_of_json(value)).sum(),
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-    };
-    size_of::<Value>() + inner
-}
-
-/// Returns an id for a call to which the provider gave none.
-fn fallback_id(name: &str, number: usize) -> String {
-    format!("call#{name}#{number}")
-}
-
-/// Returns true if the id is one of [`fallback_id`].
-pub(super) fn is_fallback_id(id: &str) -> bool {
-    let parts = id.strip_prefix("call#").and_then(|rest| rest.rsplit_once('#'));
-    parts.is_some_and(|(name, number)| !name.is_empty() && number.parse::<usize>().is_ok())
 }
 
 impl GeminiTokens {
