@@ -15,6 +15,7 @@ mod join;
 mod judge;
 mod metered_provider;
 mod models;
+mod offered_tools;
 mod recovery;
 mod request_span;
 mod ask_once;

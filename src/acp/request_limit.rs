@@ -8,7 +8,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use agent_client_protocol::{Agent, DynConnectTo, Lines, RawJsonRpcId, RawJsonRpcMessage, TransportFrame};
-use futures::{SinkExt as _, Stream, StreamExt as _};
+use futures::{SinkExt as _, Stream, StreamExt as _, stream};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -32,6 +32,11 @@ pub(super) fn transport(
 ) -> DynConnectTo<Agent> {
     let taken: Arc<RequestLimit> = Arc::default();
     let (released, refused) = (Arc::clone(&taken), wire.injector());
+    let lines = stream::unfold(Box::pin(lines), |mut lines| async {
+        // The dispatch loop handles the line before. Its queue would grow while input is ready.
+        tokio::task::yield_now().await;
+        lines.next().await.map(|line| (line, lines))
+    });
     let lines = lines.filter_map(move |line| {
         let admitted = match line {
             Ok(line) => match taken.count(&line) {
@@ -43,11 +48,7 @@ pub(super) fn transport(
             },
             Err(error) => Some(Err(error)),
         };
-        async move {
-            // The dispatch loop handles the line before. Its queue would grow while input is ready.
-            tokio::task::yield_now().await;
-            admitted
-        }
+        std::future::ready(admitted)
     });
     let responses = wire.sink().with(move |line: String| {
         released.release(&line);
@@ -92,6 +93,10 @@ impl RequestLimit {
             /// `None` also for the id `null`.
             id: Option<RawJsonRpcId>,
             method: Option<IgnoredAny>,
+        }
+        // Most lines are updates, which need not be parsed.
+        if line.starts_with(r#"{"jsonrpc":"2.0","method":"#) {
+            return;
         }
         let Ok(ResponseEnvelope { id, method: None }) = serde_json::from_str(line) else { return };
         let id = id.unwrap_or(RawJsonRpcId::Null);

@@ -13,7 +13,7 @@ use super::history::{tokens_of, total_weight, weight};
 use super::{Event, Exchange, History, StatusUpdate};
 use crate::conversation::{Content, Message, MessagePart, Role, Usage};
 use crate::ids::{AgentName, ModelRef};
-use crate::llm::{EarlierThoughts, ModelRequest, ModelStop};
+use crate::llm::{EarlierThoughts, ModelRequest, ModelStop, OfferedTool};
 use crate::manifest::Moderator;
 
 /// Percent of the window at which the history is compacted.
@@ -123,11 +123,12 @@ impl Exchange {
 
     /// Estimates the tokens of the next request.
     fn tokens(&self, history: &History) -> u64 {
-        let tools = self.tools.iter().map(|tool| {
+        let tool_bytes = |tool: &OfferedTool| {
             let schema: usize = tool.schema.iter().map(|(name, value)| name.len() + value.to_string().len()).sum();
             tool.name.len() + tool.description.len() + schema
-        });
-        history.tokens(tokens_of(self.system.len() + tools.sum::<usize>()), self.provider.earlier_thoughts())
+        };
+        let fixed = || tokens_of(self.system.len() + self.tools.iter().map(tool_bytes).sum::<usize>());
+        history.tokens(fixed, self.provider.earlier_thoughts())
     }
 
     /// Returns how many tokens of the most recent messages stay unchanged.

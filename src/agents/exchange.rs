@@ -13,6 +13,7 @@ use super::ask::{FailedReply, FailureCause, ModelCall, ModelReply};
 use super::budget::BudgetMeter;
 use super::code::{AbandonedThreads, Code, is_own};
 use super::inner_calls::InnerCallLog;
+use super::offered_tools::tools_for_model;
 use super::turn_types::{StopReason, TurnEnd, TurnInput, TurnLimits};
 use super::{Event, History, Notifier, RecoveryPolicy, StatusUpdate};
 use crate::broker::Binding;
@@ -55,14 +56,11 @@ impl Exchange {
         limits: TurnLimits,
         system: impl Into<Arc<str>>,
     ) -> Self {
-        let tools = binding.tools().iter().map(|(name, tool)| {
-            OfferedTool::new(name.clone(), tool.spec.description.clone(), Arc::clone(&tool.spec.input_schema))
-        });
         // The offline provider writes no code.
         let code = Code::of(&binding).filter(|_| !provider.name().is_offline());
         let (tools, system) = match &code {
             Some(code) => (code.tools(), Code::with_instructions(&system.into())),
-            None => (tools.collect(), system.into()),
+            None => (tools_for_model(&binding), system.into()),
         };
         let (recovery, budget, abandoned) = (RecoveryPolicy::default(), Arc::default(), Arc::default());
         Self { provider, binding, session, notifier, limits, recovery, system, tools, budget, code, abandoned }

@@ -72,11 +72,12 @@ impl History {
         self.measured = (tokens > 0).then_some((self.messages.len(), tokens));
     }
 
-    /// Estimates the tokens of the next request. `fixed` is the share of the system prompt and the tools.
-    pub(super) fn tokens(&self, fixed: u64, thoughts: EarlierThoughts) -> u64 {
+    /// Estimates the tokens of the next request. `fixed` returns the share of the system prompt and the tools. It is not
+    /// called if the model has counted an earlier request.
+    pub(super) fn tokens(&self, fixed: impl FnOnce() -> u64, thoughts: EarlierThoughts) -> u64 {
         match self.measured {
             Some((count, tokens)) => tokens + total_weight(self.messages.get(count..).unwrap_or_default(), thoughts),
-            None => fixed + total_weight(&self.visible_messages(), thoughts),
+            None => fixed() + total_weight(&self.visible_messages(), thoughts),
         }
     }
 
@@ -287,8 +288,8 @@ mod tests {
         let answer =
             Message { role: Role::Assistant, parts: vec![thought, MessagePart::Content(Content::text("four"))] };
         let history = History::from_events(&[Event::Message { message: Arc::new(answer) }]);
-        assert_eq!(history.tokens(10, EarlierThoughts::LeftOut), 11);
-        assert_eq!(history.tokens(10, EarlierThoughts::Repeated), 111);
+        assert_eq!(history.tokens(|| 10, EarlierThoughts::LeftOut), 11);
+        assert_eq!(history.tokens(|| 10, EarlierThoughts::Repeated), 111);
     }
 
     #[test]
