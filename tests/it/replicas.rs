@@ -381,7 +381,8 @@ async fn a_killed_replica_leaves_an_interrupted_turn() {
     let question = first.wait(is_question).await;
     first.say(&allow(&question)).await;
     let made = replicas.sandboxes[0].path("project/made.txt");
-    eventually("the call runs", || made.exists());
+    // The shell makes the file before `printf` writes to it.
+    eventually("the call has written", || std::fs::read_to_string(&made).is_ok_and(|text| !text.is_empty()));
     replicas.servers[0].signal(Signal::SIGKILL);
     let mut second = replicas.client(1).await;
     let loaded = replicas.load(&mut second, 2, &session).await;
