@@ -5,7 +5,7 @@ mod worktree_task;
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -90,7 +90,7 @@ impl TaskRunner {
         let before = |name: &String| {
             let announced = together.iter().find(|task| task.name.as_ref() == Some(name));
             let announced = announced.map(|task| TaskDependency::Call(task.call.clone()));
-            let earlier = || self.tasks.find(name).map(|report| TaskDependency::Id(report.id));
+            let earlier = || self.tasks.find(name).map(TaskDependency::from);
             announced.or_else(earlier).ok_or_else(|| DelegateError::UnknownDependency { name: name.clone() })
         };
         let before = task.after.iter().map(before).collect::<Result<_, _>>()?;
@@ -115,6 +115,7 @@ impl TaskRunner {
     /// Runs the task: waits for its dependencies, runs it and records the result.
     async fn work(&self, delegated: &DelegatedTask) -> TaskReport {
         let DelegatedTask { id, cancel, .. } = delegated;
+        let mut guard = WorkGuard { runner: self, id, has_ended: false };
         let (state, result) = tokio::select! {
             biased;
             outcome = self.outcome(delegated) => outcome,
@@ -123,11 +124,17 @@ impl TaskRunner {
                 (TaskState::Cancelled, "it had not started".to_owned())
             }
         };
-        self.file_locks.release(id);
-        let ended = self.tasks.change(id, |report| (report.state, report.result) = (state, result));
+        guard.has_ended = true;
+        let ended = self.end(id, state, result);
         self.show_plan(delegated);
         // A task is not removed before it has ended.
         ended.unwrap_or_else(|| delegated.report.clone())
+    }
+
+    /// Releases the files of a task and records its end. Returns its report, or `None` if it is not in the table.
+    fn end(&self, id: &str, state: TaskState, result: String) -> Option<TaskReport> {
+        self.file_locks.release(id);
+        self.tasks.change(id, |report| (report.state, report.result) = (state, result))
     }
 
     /// Returns if the task waits; never completes if it works.
@@ -138,18 +145,18 @@ impl TaskRunner {
     }
 
     async fn outcome(&self, delegated: &DelegatedTask) -> (TaskState, String) {
-        let mut before = Vec::new();
-        for task in &delegated.dependencies {
-            let problem = match self.tasks.wait_for_end(task).await {
-                Ok(report) if report.state == TaskState::Done => {
-                    before.push(report);
-                    continue;
-                }
-                Ok(report) => format!("task `{}`, which it depends on, did not succeed", report.id),
-                Err(error) => error.to_string(),
-            };
-            return (TaskState::Failed, format!("it did not start: {problem}"));
-        }
+        // All at once: a task that has ended may leave the table while another one works.
+        let dependencies = delegated.dependencies.iter().map(|task| async move {
+            match self.tasks.wait_for_end(task).await {
+                Ok(report) if report.state == TaskState::Done => Ok(report),
+                Ok(report) => Err(format!("task `{}`, which it depends on, did not succeed", report.id)),
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        let before = match try_join_all(dependencies).await {
+            Ok(before) => before,
+            Err(problem) => return (TaskState::Failed, format!("it did not start: {problem}")),
+        };
         // The semaphore is never closed.
         let Ok(_place) = self.places.acquire().await else {
             return (TaskState::Failed, "the session is closing".to_owned());
@@ -264,6 +271,21 @@ struct DelegatedTask {
     background: bool,
 }
 
+/// Ends a task whose work is dropped, because the call that waits for it ended first.
+struct WorkGuard<'a> {
+    runner: &'a TaskRunner,
+    id: &'a str,
+    has_ended: bool,
+}
+
+impl Drop for WorkGuard<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.runner.end(self.id, TaskState::Cancelled, "the call that waited for it ended".to_owned());
+        }
+    }
+}
+
 /// Returns a callback that sends the parent a notice about what `who` waits for.
 fn waiting(who: String, parent: Option<Weak<dyn Notifier>>) -> impl Fn(String) + Send + Sync + 'static {
     move |what| {
@@ -324,7 +346,7 @@ impl Delegator for TaskRunner {
         Box::pin(async move {
             let report = self.tasks.find(id).ok_or_else(|| self.no_such_task(id))?;
             self.tasks.cancel(&report.id);
-            self.tasks.wait_for_end(&TaskDependency::Id(report.id)).await
+            self.tasks.wait_for_end(&TaskDependency::from(report)).await
         })
     }
 

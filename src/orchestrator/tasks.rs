@@ -62,12 +62,20 @@ struct TaskRecord {
 }
 
 /// A reference to a task that another one waits for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum TaskDependency {
-    /// A task in the table.
+    /// A task that has ended. It may leave the table.
+    Ended(TaskReport),
+    /// A task in the table that has not ended.
     Id(String),
     /// A task that this call of the same message delegates; it may not be in the table yet.
     Call(String),
+}
+
+impl From<TaskReport> for TaskDependency {
+    fn from(report: TaskReport) -> Self {
+        if report.state.has_ended() { Self::Ended(report) } else { Self::Id(report.id) }
+    }
 }
 
 impl TaskTable {
@@ -189,11 +197,14 @@ impl TaskTable {
     }
 
     fn get(&self, wanted: &TaskDependency) -> Option<TaskReport> {
-        let is = |record: &&TaskRecord| match wanted {
-            TaskDependency::Id(id) => record.report.id == *id,
-            TaskDependency::Call(call) => record.call.as_deref() == Some(call.as_str()),
+        let list = self.list();
+        let mut latest_first = list.iter().rev();
+        let found = match wanted {
+            TaskDependency::Ended(report) => return Some(report.clone()),
+            TaskDependency::Id(id) => latest_first.find(|record| record.report.id == *id),
+            TaskDependency::Call(call) => latest_first.find(|record| record.call.as_deref() == Some(call.as_str())),
         };
-        self.list().iter().rev().find(is).map(|record| record.report.clone())
+        found.map(|record| record.report.clone())
     }
 
     /// Waits until the task has ended. Fails if it does not start within [`START_TIMEOUT`].
@@ -372,6 +383,20 @@ mod tests {
         assert_eq!(tasks.find("api").unwrap().id, "api-2");
         assert_eq!(tasks.find("2").unwrap().id, "2-2", "what has the name comes before what has the number");
         assert!(tasks.find("6").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_dependency_that_has_ended_may_leave_the_table() {
+        let tasks = TaskTable::load(StateEntries::default());
+        let add_ended = || {
+            let id = add(&tasks, None);
+            end(&tasks, &id);
+            tasks.find(&id).unwrap()
+        };
+        let dependency = TaskDependency::from(add_ended());
+        (0..MAX_TASKS).for_each(|_| drop(add_ended()));
+        assert!(tasks.find("1").is_none());
+        assert_eq!(tasks.wait_for_end(&dependency).await.unwrap().id, "1");
     }
 
     #[tokio::test(start_paused = true)]

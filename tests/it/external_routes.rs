@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::Sandbox;
 use crate::support::acp::{Acp, of_kind, spoken};
-use crate::support::model::{Answer, ScriptedModel, has_result};
+use crate::support::model::{Answer, ScriptedModel, asked, has_result};
 use crate::support::outside::{manifest, mode};
 use crate::support::peers::echo;
 
@@ -77,4 +77,29 @@ fn work_that_is_handed_to_it_is_held_by_who_hands_it_over() {
     assert!(result.unwrap_or_default().to_string().contains("handed over"), "{updates:#?}");
     let told: Vec<Value> = of_kind(&updates, "tool_call_update");
     assert!(told.iter().any(|update| update.to_string().contains("handed")), "its words are told while it works");
+}
+
+/// The agent ignores the cancellation, so that the call of the parent ends before the task does. The task would count
+/// against the limit of tasks for ever.
+#[test]
+fn a_task_has_ended_though_its_call_ended_first() {
+    let model = ScriptedModel::new(move |request| match (has_result(request), asked(request).contains("how far")) {
+        (true, _) => Answer::Says(vec![request["messages"].as_array().unwrap().last().unwrap()["content"].to_string()]),
+        (false, true) => Answer::Calls { id: "call_2", tool: "summon__task_status", arguments: json!({}) },
+        (false, false) => Answer::Calls {
+            id: "call_1",
+            tool: "summon__delegate",
+            arguments: json!({"task": "ignore-cancel", "agent": "gardener", "mode": "default"}),
+        },
+    });
+    let sandbox = with_gardener();
+    let mut client = Acp::launch(&sandbox, model.offered_to(sandbox.command(&["acp", "-a", "orchestrator"])));
+    client.introduce(&json!({}));
+    let session = client.session();
+    let (mark, prompt) = (client.mark(), client.begin(&session, "@orchestrator go"));
+    client.wait(mark, "the agent's first words", |message| message.to_string().contains("ignoring"));
+    client.cancel(&session);
+    assert_eq!(client.ended(&prompt), "cancelled");
+    let status = spoken(&client.prompt(&session, "@orchestrator how far is it?").1);
+    assert!(status.contains("was cancelled"), "{status}");
 }
