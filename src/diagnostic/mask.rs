@@ -211,7 +211,7 @@ impl LineMasker {
                 // Directly after its key, it is a comment for YAML, but the user may have meant it as the value.
                 let before = line[..at].iter().rev().find(|c| !c.is_whitespace());
                 let is_value = matches!(before, Some(':' | '-' | ',' | '[' | '{'));
-                mask[at..].fill(is_value && (self.is_secret || self.hides_text));
+                mask[at..].fill(is_value && self.hides(&line[at..]));
                 return line.len();
             }
             '{' | '[' => {
@@ -455,6 +455,8 @@ title: plain
             ("env:\n  A: #k1\n  B: k2 # plain", "env:\n  A: ***\n  B: ** # plain"),
             ("args:\n- #k1\n# plain", "args:\n- ***\n# plain"),
             ("command: x\ntitle: # plain", "command: x\ntitle: # plain"),
+            ("own: {key: #k1 K2}", "own: {key: *******"),
+            ("own:\n  key: #k1\n  title: plain", "own:\n  key: ***\n  title: plain"),
         ];
         check(&cases);
     }

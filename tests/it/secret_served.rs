@@ -1,5 +1,9 @@
 //! Keys of the config, and of servers that clients bring, searched for in every place of `skein serve`.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+
 use serde_json::{Value, json};
 
 use crate::console::Browser;
@@ -19,9 +23,20 @@ const PROVIDER_KEY: &str = "canary-provider-key-7c05fa";
 /// In hexadecimal, as Skein requires it.
 const STORE_KEY: &str = "c0ffee5ec2e7b1a5c0ffee5ec2e7b1a5c0ffee5ec2e7b1a5c0ffee5ec2e7b1a5";
 const PROXY_PASSWORD: &str = "canary-proxy-password-30d8f1";
-const PROXY: &str = "http://ann:canary-proxy-password-30d8f1@127.0.0.1:9";
-const KEYS: [&str; 9] =
-    [ARGUMENT, ASSIGNMENT, VARIABLE, HEADER, QUERY, PROVIDER_QUERY, PROVIDER_KEY, STORE_KEY, PROXY_PASSWORD];
+/// The user `ann` and the password, as a proxy gets them.
+const PROXY_LOGIN: &str = "YW5uOmNhbmFyeS1wcm94eS1wYXNzd29yZC0zMGQ4ZjE=";
+const KEYS: [&str; 10] = [
+    ARGUMENT,
+    ASSIGNMENT,
+    VARIABLE,
+    HEADER,
+    QUERY,
+    PROVIDER_QUERY,
+    PROVIDER_KEY,
+    STORE_KEY,
+    PROXY_PASSWORD,
+    PROXY_LOGIN,
+];
 
 /// A hook that shows its environment.
 const HOOK: &str = "\
@@ -71,6 +86,30 @@ fn provider(request: &Request) -> Reply {
     completion(&json!({"role": "assistant", "tool_calls": calls}), "tool_calls")
 }
 
+/// A proxy that refuses all requests and keeps them.
+struct RefusingProxy {
+    url: String,
+    heads: Arc<Mutex<String>>,
+}
+
+impl RefusingProxy {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://ann:{PROXY_PASSWORD}@{}", listener.local_addr().unwrap());
+        let heads: Arc<Mutex<String>> = Arc::default();
+        let kept = Arc::clone(&heads);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let stream = stream.unwrap();
+                let lines = BufReader::new(&stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+                lines.for_each(|line| kept.lock().unwrap().push_str(&line));
+                (&stream).write_all(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n").unwrap_or_default();
+            }
+        });
+        Self { url, heads }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_key_of_a_client_or_of_the_config_leaves_the_server() {
     let receiver = HttpServer::start(|_| Reply::Status(200)).await;
@@ -81,19 +120,22 @@ async fn no_key_of_a_client_or_of_the_config_leaves_the_server() {
         good_server(request, move || Reply::Json(json!({"jsonrpc": "2.0", "id": id, "error": error})))
     })
     .await;
+    let proxy = RefusingProxy::start();
     let sandbox = sandbox_with_keys().with("OWN_KEY", PROVIDER_KEY).with("SKEIN_MODEL", "own:scripted");
-    let sandbox = sandbox.with("SKEIN_STORE_KEY", STORE_KEY).with("HTTPS_PROXY", PROXY);
+    let sandbox = sandbox.with("SKEIN_STORE_KEY", STORE_KEY);
     let address = provider.url.replace("/mcp", "/v1/");
     let own = format!("providers:\n  own:\n    base_url: '{address}?key={PROVIDER_QUERY}'\n    key: OWN_KEY\n");
     sandbox.write("config/config.yaml", &format!("version: 1\n{own}{HOOK}"));
     let flags = ["--manifests", "wiring", "--record", "recording.jsonl", "serve", "--listen", "127.0.0.1:0"];
-    let mut server = Server::launch(observed(&sandbox, sandbox.command(&flags), &receiver));
+    let mut command = observed(&sandbox, sandbox.command(&flags), &receiver);
+    command.env("HTTPS_PROXY", &proxy.url);
+    let mut server = Server::launch(command);
     let root = sandbox.path("project").display().to_string();
     let token = token(&sandbox, "ci", &["--root", &root, "--client-services", "--admin"]);
     let keys = || KEYS.into_iter().chain([token.as_str()]);
 
     let mut command = sandbox.command(&["acp", "--connect", &format!("http://{}", server.address)]);
-    command.env("SKEIN_TOKEN", &token);
+    command.env("SKEIN_TOKEN", &token).env("HTTPS_PROXY", &proxy.url);
     let mut client = Acp::launch(&sandbox, command);
     client.introduce(&json!({"session": {"notices": {}}}));
     client.on_permission("allow_once");
@@ -101,13 +143,14 @@ async fn no_key_of_a_client_or_of_the_config_leaves_the_server() {
     let spy = json!({"name": "spy", "command": servers::mcp_echo(), "args": [], "env": []});
     // Nobody listens on the discard port.
     let gone = remote_server("gone", "http://127.0.0.1:9/mcp");
-    let session = client.session_with(json!([loud_server(), remote_server("host", &host.url), gone, spy]));
+    let far = remote_server("far", "https://far.test/mcp");
+    let session = client.session_with(json!([loud_server(), remote_server("host", &host.url), gone, far, spy]));
     // They have no code execution, and so show the tools to the model.
     for mode in ["coding/backend", "test/good"] {
         client.set_mode(&session, mode);
         client.prompt(&session, "show");
     }
-    for name in ["loud", "gone"] {
+    for name in ["loud", "gone", "far"] {
         client.wait(mark, &format!("a notice of {name}"), |message| {
             let update = &message["params"]["update"];
             update["sessionUpdate"] == "notice" && update.to_string().contains(name)
@@ -128,6 +171,7 @@ async fn no_key_of_a_client_or_of_the_config_leaves_the_server() {
     for (peer, keys) in [(&host, [HEADER, QUERY]), (&provider, [PROVIDER_QUERY, PROVIDER_KEY])] {
         assert!(keys.iter().all(|key| heads(peer).contains(key)), "{}", heads(peer));
     }
+    assert!(proxy.heads.lock().unwrap().contains(PROXY_LOGIN), "the login of the proxy was used");
     let told: String = client.heard().iter().map(Value::to_string).collect();
     let (log, hook) = (logged(&sandbox), read(sandbox.path("project/hook.txt")));
     let recording = read(sandbox.path("project/recording.jsonl"));
