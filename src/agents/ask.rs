@@ -146,8 +146,8 @@ impl ModelCall<'_> {
     /// Returns true if the next model should answer now. Overload is not worth waiting for; other failures get one retry.
     fn is_unavailable(&self, error: &LlmError, tries: u32, answer: &PartialReply) -> bool {
         let is_over = match error {
-            // A provider rejects with 429 if the credit is used up.
-            LlmError::RateLimited { .. } | LlmError::Rejected { status: 429, .. } => true,
+            // A provider rejects with one of these if the credit is used up.
+            LlmError::RateLimited { .. } | LlmError::Rejected { status: 402 | 429, .. } => true,
             LlmError::Transient { retry_after, .. } => {
                 tries > FALLBACK_RETRIES || retry_after.is_some_and(|wait| wait > FALLBACK_WAIT)
             }

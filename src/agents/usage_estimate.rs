@@ -11,8 +11,10 @@ pub(super) struct UsageEstimate {
     /// `None` if the model costs nothing.
     request: Option<ModelRequest>,
     thoughts: EarlierThoughts,
-    /// Bytes of the answer.
+    /// Bytes of the answer, without the calls that are not complete.
     received: usize,
+    /// Bytes of the calls that are not complete.
+    open_calls: usize,
     /// The tokens that the provider has stated so far.
     stated: Usage,
 }
@@ -21,27 +23,36 @@ impl UsageEstimate {
     pub(super) fn new(provider: &dyn Provider, request: &ModelRequest) -> Self {
         let is_hosted = matches!(provider.name(), ModelRef::Hosted { .. });
         let thoughts = provider.earlier_thoughts();
-        Self { request: is_hosted.then(|| request.clone()), thoughts, received: 0, stated: Usage::default() }
+        Self {
+            request: is_hosted.then(|| request.clone()),
+            thoughts,
+            received: 0,
+            open_calls: 0,
+            stated: Usage::default(),
+        }
     }
 
     /// Notes a part of the answer.
     pub(super) fn add(&mut self, event: &StreamEvent) {
         self.received += event.size();
-        if let StreamEvent::Progress { bytes, usage } = event {
-            self.received += bytes;
-            self.stated = usage.unwrap_or(self.stated);
+        match event {
+            StreamEvent::Progress { bytes, usage } => {
+                self.open_calls += bytes;
+                self.stated = usage.unwrap_or(self.stated);
+            }
+            StreamEvent::ToolUse(_) => self.open_calls = self.open_calls.saturating_sub(event.size()),
+            StreamEvent::Text(_) | StreamEvent::Thought(_) | StreamEvent::Done { .. } | StreamEvent::Queued { .. } => {}
         }
     }
 
     /// Returns the tokens of the request and of the part of the answer that arrived. Zero if no part arrived, because a
     /// request that was refused cost nothing.
     pub(super) fn usage(&self) -> Usage {
-        let output = tokens_of(self.received).max(self.stated.output);
+        let received = self.received + self.open_calls;
+        let output = tokens_of(received).max(self.stated.output);
         match &self.request {
             Some(_) if self.stated.input > 0 => Usage { output, ..self.stated },
-            Some(request) if self.received > 0 => {
-                Usage { input: request_tokens(request, self.thoughts), output, cached: 0 }
-            }
+            Some(request) if received > 0 => Usage { input: request_tokens(request, self.thoughts), output, cached: 0 },
             _ => Usage::default(),
         }
     }
@@ -61,9 +72,10 @@ mod tests {
     use std::sync::Arc;
 
     use futures::stream::{self, BoxStream, StreamExt as _};
+    use serde_json::json;
 
     use super::*;
-    use crate::conversation::{Content, Message};
+    use crate::conversation::{Content, Message, ToolUse};
     use crate::llm::LlmError;
 
     struct NamedModel(ModelRef);
@@ -94,6 +106,8 @@ mod tests {
         let call = |usage| StreamEvent::Progress { bytes: 40, usage };
         assert_eq!(of("openai:gpt-5", &[call(None)]), Usage { input: 120, output: 10, cached: 0 });
         assert_eq!(of("openai:gpt-5", &[call(Some(stated)), call(None)]), Usage { output: 20, ..stated });
+        let complete = ToolUse::new("1".to_owned(), "x".repeat(40), json!({}));
+        assert_eq!(of("openai:gpt-5", &[call(None), StreamEvent::ToolUse(complete)]).output, 10, "a call counts once");
         assert_eq!(of("offline", &events), Usage::default(), "it costs nothing");
     }
 }

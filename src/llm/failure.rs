@@ -95,7 +95,7 @@ impl RequestFailure {
                 Self { reason, kind: FailureKind::Lasting }
             }
             ProviderError::Reported(body) => Self::from_report(body, secrets),
-            ProviderError::Foreign(text) => match serde_json::from_str::<Value>(text) {
+            ProviderError::Foreign(text) => match serde_json::from_str::<Value>(text).map(first_entry) {
                 Ok(body) if body.get("error").is_some_and(|error| !error.is_null()) => {
                     let reason = format!("it answered: {}", secrets.brief(&body.to_string()));
                     Self { reason, ..Self::from_report(&body, secrets) }
@@ -131,6 +131,8 @@ impl RequestFailure {
             FailureKind::Overflow
         } else if is_out_of_credit(&text) {
             FailureKind::Rejected(429)
+        } else if status == Some(402) {
+            FailureKind::Rejected(402)
         } else if status == Some(429) {
             FailureKind::RateLimited { retry_after: None }
         } else if matches!(status, Some(408 | 409 | 500..=599))
@@ -159,9 +161,18 @@ impl RequestFailure {
 }
 
 /// Returns true if an error has the code of OpenAI or of Moonshot for an account without credit. Their sentence does not
-/// count: Gemini uses it for its limits per minute.
+/// count: Gemini uses it for its limits per minute. So does Alibaba, with the code, and with a link to its limit.
 fn is_out_of_credit(text: &str) -> bool {
     ["insufficient_quota", "exceeded_current_quota"].iter().any(|code| text.contains(code))
+        && !text.contains("#token-limit")
+}
+
+/// Returns the first entry of a list, and other values as they are. Google sends its errors in a list.
+fn first_entry(body: Value) -> Value {
+    match body {
+        Value::Array(entries) => entries.into_iter().next().unwrap_or_default(),
+        other => other,
+    }
 }
 
 /// Returns how long the provider asks to wait: a number, or until a date. `None` also for a date that is over, which
@@ -266,8 +277,20 @@ mod tests {
             (r#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#, true),
             (r#"{"error":{"type":"exceeded_current_quota_error","message":"suspended"}}"#, true),
             (r#"{"error":{"code":429,"message":"You exceeded your current quota","status":"X"}}"#, false),
+            (r#"{"error":{"code":"insufficient_quota","message":"see error-code#token-limit"}}"#, false),
         ] {
             assert_eq!(kind(body), [is_rejected; 2], "{body}");
+        }
+    }
+
+    #[test]
+    fn an_error_with_the_status_of_no_credit_is_not_asked_again() {
+        let body = r#"{"code":402,"message":"Insufficient credits"}"#;
+        let secrets = ProviderSecrets::default();
+        let by_status = RequestFailure::from_status(StatusCode::PAYMENT_REQUIRED, &HeaderMap::new(), body, &secrets);
+        let by_report = RequestFailure::from_report(&serde_json::from_str(body).unwrap(), &secrets);
+        for failure in [by_status, by_report] {
+            assert!(matches!(failure.kind, FailureKind::Rejected(402)), "{}", failure.reason);
         }
     }
 

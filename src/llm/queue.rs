@@ -317,9 +317,11 @@ impl RequestPlace {
         self.queue.lock().answer(tokens);
     }
 
-    /// Notes that the provider refused the request because there were too many.
+    /// Notes that the provider refused the request because there were too many. It may have begun to answer before.
     pub(super) fn note_refusal(&mut self, retry_after: Option<Duration>) {
-        self.queue.lock().refuse(retry_after);
+        let mut state = self.queue.lock();
+        state.accepted -= u32::from(std::mem::take(&mut self.accepted));
+        state.refuse(retry_after);
     }
 }
 

@@ -120,9 +120,8 @@ async fn requests_and_tokens_of_a_minute_are_limited() {
     }
 }
 
-/// A provider that admits five requests at once, and two hundred sessions that do not know this.
-#[tokio::test(start_paused = true)]
-async fn the_queue_learns_how_many_requests_a_provider_admits() {
+/// Plays 200 sessions of a provider that admits five requests at a time. `begins`: it begins to answer before it refuses.
+async fn learns_the_limit_of_a_provider(begins: bool) {
     let queue = queue(RequestLimits::default());
     let free = Arc::new(tokio::sync::Semaphore::new(5));
     let sessions = (0..200).map(|session| {
@@ -140,6 +139,10 @@ async fn the_queue_learns_how_many_requests_a_provider_admits() {
                         return refusals;
                     }
                     Err(_) => {
+                        if begins {
+                            place.note_start();
+                            tokio::time::sleep(Duration::from_millis(20)).await;
+                        }
                         place.note_refusal(None);
                         refusals += 1;
                     }
@@ -151,6 +154,16 @@ async fn the_queue_learns_how_many_requests_a_provider_admits() {
     let worst = refusals.iter().max().expect("sessions");
     assert!(*worst <= 4, "a session was refused {worst} times");
     assert!(queue.lock().learnt.is_some_and(|limit| limit <= 6), "{:?}", queue.lock().learnt);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_queue_learns_how_many_requests_a_provider_admits() {
+    learns_the_limit_of_a_provider(false).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_in_the_middle_of_an_answer_teach_the_queue_too() {
+    learns_the_limit_of_a_provider(true).await;
 }
 
 proptest! {

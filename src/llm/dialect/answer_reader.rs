@@ -104,6 +104,8 @@ enum Timeout {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum AnswerState {
     Open,
+    /// The answer is complete if it ends now. More may follow, at any time.
+    CompleteAtEnd,
     /// The answer has all that it needs. More may follow, but not for long.
     Complete,
     Over,
@@ -163,6 +165,9 @@ impl StreamDecoder {
         let Self { lines, decoder, state } = self;
         let finished = lines.finish(|name, data| decode(decoder.as_mut(), state, name, data, events));
         self.note(finished, events);
+        if self.state == AnswerState::CompleteAtEnd {
+            self.state = AnswerState::Complete;
+        }
         self.end(events);
         if self.state == AnswerState::Open
             && let Some(text) = self.lines.foreign_text()

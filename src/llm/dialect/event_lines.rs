@@ -8,7 +8,7 @@ use std::str::Utf8Error;
 const MAX_EVENT: usize = 8 << 20;
 
 /// Characters of a text without events that are kept for an error.
-const MAX_FOREIGN: usize = 4096;
+const MAX_FOREIGN: usize = 64 << 10;
 
 /// Comments and fields that do not matter.
 const OTHER_FIELDS: [&str; 3] = [":", "id:", "retry:"];

@@ -13,7 +13,7 @@ use super::call_extras::CallExtras;
 use crate::llm::dialect::answer_reader::{
     AnswerEnd, AnswerEvent, AnswerQueue, AnswerState, CallSize, EventDecoder, ProviderError,
 };
-use crate::llm::dialect::json_size::{parse_arguments, parse_event};
+use crate::llm::dialect::json_size::{parse_arguments, parse_event, tree_size};
 use crate::llm::dialect::{take_string, usage_from};
 
 /// The data of the last event.
@@ -74,6 +74,8 @@ pub(super) struct PieceDecoder {
     call_size: CallSize,
     usage: Option<Usage>,
     stop: Option<String>,
+    /// Whether a part of the answer came with a reason to end, or after one. Some servers send a reason with each piece.
+    has_early_reason: bool,
     /// Whether the model declined to answer. Its reason to end is that of any answer then.
     is_refused: bool,
 }
@@ -99,6 +101,7 @@ impl PieceDecoder {
             call_size: CallSize::default(),
             usage: None,
             stop: None,
+            has_early_reason: false,
             is_refused: false,
         }
     }
@@ -110,12 +113,18 @@ impl EventDecoder for PieceDecoder {
             events.push_back(Ok(AnswerEvent::End(self.end()?)));
             return Ok(AnswerState::Over);
         }
+        let earlier_events = events.len();
         match plain_text(data) {
             Some(text) => push_text(text.into_owned(), events),
             None => self.decode_piece(data, events)?,
         }
+        self.has_early_reason |= self.stop.is_some() && events.len() > earlier_events;
         // Some servers send no `[DONE]`. The numbers of tokens may follow the reason.
-        Ok(if self.stop.is_some() { AnswerState::Complete } else { AnswerState::Open })
+        Ok(match self.stop {
+            None => AnswerState::Open,
+            Some(_) if self.has_early_reason => AnswerState::CompleteAtEnd,
+            Some(_) => AnswerState::Complete,
+        })
     }
 
     fn finish(&mut self) -> Option<Result<AnswerEnd, ProviderError>> {
@@ -146,7 +155,9 @@ impl PieceDecoder {
             self.is_refused = true;
             push_text(refusal, events);
         }
-        if let Some(Value::Array(calls)) = choice.pointer_mut("/delta/tool_calls").map(Value::take) {
+        if let Some(Value::Array(calls)) = choice.pointer_mut("/delta/tool_calls").map(Value::take)
+            && !calls.is_empty()
+        {
             let mut bytes = 0;
             for call in calls {
                 bytes += self.add_call(call)?;
@@ -156,7 +167,6 @@ impl PieceDecoder {
         if let Some(Value::Array(details)) = choice.pointer_mut("/delta/reasoning_details").map(Value::take) {
             details.into_iter().try_for_each(|detail| self.add_signature(detail))?;
         }
-        // The reason comes alone, or with the last text or call.
         if let Some(reason) = take_string(choice.get_mut("finish_reason")).filter(|reason| !reason.is_empty()) {
             self.stop = Some(reason);
         }
@@ -185,7 +195,7 @@ impl PieceDecoder {
             signature: CallExtras { extra_content, ..CallExtras::default() }.to_text(),
         };
         let bytes = piece.name.len() + piece.arguments.len();
-        self.call_size.add(piece.id.len() + bytes + piece.signature.len())?;
+        self.call_size.add(piece.id.len() + bytes + piece.signature.len() + tree_size(&piece.signature))?;
         let Some(key) = self.find_key(index, &piece) else { return Ok(0) };
         self.last_call = Some(key);
         match self.calls.entry(key) {
@@ -204,7 +214,7 @@ impl PieceDecoder {
         if let Some(id) = id {
             let text = CallExtras { reasoning_detail: Some(detail), ..CallExtras::default() }.to_text();
             self.call_size.add_call()?;
-            self.call_size.add(id.len() + text.len())?;
+            self.call_size.add(id.len() + text.len() + tree_size(&text))?;
             self.signatures.insert(id, text);
         }
         Ok(())

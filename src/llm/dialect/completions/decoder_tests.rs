@@ -92,6 +92,38 @@ fn an_answer_with_a_reason_to_end_needs_no_done() {
     }
 }
 
+/// The state decides about a pause and about a lost connection.
+#[test]
+fn a_reason_with_each_piece_does_not_complete_an_answer() {
+    let state = |pieces: &[(Value, Option<&str>)]| {
+        let mut decoder = PieceDecoder::new(false);
+        let pieces =
+            pieces.iter().map(|(delta, reason)| json!({"choices": [{"delta": delta, "finish_reason": reason}]}));
+        pieces.map(|piece| decoder.decode("", &piece.to_string(), &mut AnswerQueue::new()).unwrap()).last().unwrap()
+    };
+    let call = json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "read", "arguments": "{}"}}]});
+    let (text, thought, nothing) = (json!({"content": "so"}), json!({"reasoning": "hm"}), json!({"tool_calls": []}));
+    assert_eq!(state(&[(text.clone(), None), (nothing.clone(), Some("stop"))]), AnswerState::Complete);
+    for part in [&text, &thought, &call] {
+        assert_eq!(state(&[(part.clone(), Some("stop"))]), AnswerState::CompleteAtEnd, "{part}");
+        let later = [(nothing.clone(), Some("stop")), (part.clone(), None), (nothing.clone(), Some("stop"))];
+        assert_eq!(state(&later), AnswerState::CompleteAtEnd, "{part}");
+    }
+}
+
+#[test]
+fn signatures_with_many_small_values_end_the_answer() {
+    let values = vec![0; 10_000];
+    let detail = |id: usize| json!({"type": "reasoning.encrypted", "id": id.to_string(), "data": values});
+    let call =
+        |id: usize| json!({"index": id, "id": id.to_string(), "extra_content": values, "function": {"name": "f"}});
+    let details: Vec<_> = (0..20).map(|id| piece(&json!({"reasoning_details": [detail(id)]}))).collect();
+    let calls: Vec<_> = (0..20).map(|id| piece(&json!({"tool_calls": [call(id)]}))).collect();
+    for pieces in [details, calls] {
+        assert!(matches!(decode(&pieces).last(), Some(Err(ProviderError::CallsTooLong))));
+    }
+}
+
 #[test]
 fn a_refusal_is_shown_and_ends_the_answer() {
     let refusal = |text: &str| piece(&json!({"content": null, "refusal": text}));
