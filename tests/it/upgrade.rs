@@ -117,10 +117,12 @@ fn only_users_of_an_older_version_read_the_changes() {
         let doctor = sandbox.skein(&["doctor"]);
         assert!(!doctor.stdout.contains(CHANGES), "{first:?}: {}", doctor.whole());
     }
-    let sandbox = newest_machine();
-    assert_eq!(sandbox.skein(&["sessions", "list"]).code, 0);
-    let doctor = sandbox.skein(&["doctor"]);
-    assert!(doctor.stdout.contains(CHANGES), "{}", doctor.whole());
+    for version in versions() {
+        let sandbox = machine(&version);
+        assert_eq!(sandbox.skein(&["sessions", "list"]).code, 0);
+        let doctor = sandbox.skein(&["doctor"]);
+        assert_eq!(doctor.stdout.contains(CHANGES), version.ends_with("0.1.0"), "{}", doctor.whole());
+    }
 }
 
 #[test]
