@@ -8,6 +8,7 @@ The profile is `dist`, and the linker is scripts/link-dist. No path of this mach
 beside it is the same program with the names of its functions. Standard library only.
 """
 
+import filecmp
 import os
 import shutil
 import subprocess
@@ -54,15 +55,24 @@ def run_cargo(arguments, variables=()):
 
 def build(variables=()):
     """Builds the program, with these additional variables, and returns its path."""
-    # The linker writes the copy, so that it is as old as the last build.
-    linked = sorted((build_folder() / "deps").glob("skein-*.symbols"))
-    if any(LIST.stat().st_mtime > file.stat().st_mtime for file in linked):
-        os.utime(ROOT / "src/main.rs")
     program = run_cargo(["--bin", "skein"], variables) / "skein"
-    linked = max((program.parent / "deps").glob("skein-*.symbols"), key=lambda file: file.stat().st_mtime)
+    linked = linked_copy(program)
+    if LIST.stat().st_mtime > linked.stat().st_mtime:
+        os.utime(ROOT / "src/main.rs")
+        run_cargo(["--bin", "skein"], variables)
+        linked = linked_copy(program)
     shutil.copyfile(linked, symbols_of(program))
     symbols_of(program).chmod(0o755)
     return program
+
+
+def linked_copy(program):
+    """The copy that the linker wrote beside the program. Other versions and toolchains leave theirs in the same folder."""
+    for copy in (program.parent / "deps").glob("skein-*.symbols"):
+        linked = copy.with_suffix("")
+        if linked.exists() and filecmp.cmp(program, linked, shallow=False):
+            return copy
+    sys.exit(f"dist_build: the linker of {program} was not scripts/link-dist; remove {program.parent} and repeat")
 
 
 def symbols_of(program):
