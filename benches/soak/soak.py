@@ -61,6 +61,8 @@ MODEL_ATTEMPTS = 5
 EVERYTHING = "@modelcontextprotocol/server-everything"
 # The exit code of `skein sandbox` if it cannot set the sandbox up.
 SANDBOX_FAILED = 125
+# The programs that work on a disk with faults, and the names of their ledgers.
+DISK_PLACES = {"skein acp": "disk", "skein serve": "served disk"}
 # In the answer of a server that ends.
 SHUTDOWN = "the server is shutting down"
 
@@ -161,6 +163,16 @@ class Run:
             self.failures.append(text)
             print(f"soak: failed: {text}", file=sys.stderr)
 
+    def create_token(self, data):
+        create = [self.program, "token", "create", "--name", "soak", "--root", self.cwd, "--client-services"]
+        # A sandbox of `skein serve` shows only system folders and the roots.
+        create += ["--root", str(self.folder / "node_modules")] if len(self.servers) > 1 else []
+        env = self.environment(data)
+        printed = subprocess.run(create, env=env, cwd=self.cwd, capture_output=True, text=True, check=False)
+        if printed.returncode:
+            sys.exit(f"soak: no token can be created: {printed.stderr}")
+        return printed.stdout.split()[-1]
+
     # Programs
 
     async def start_acp(self, name, data=None, temporary="ended"):
@@ -172,8 +184,8 @@ class Run:
         self.running[client.process.pid] = client
         return client
 
-    async def start_server(self, name, temporary="ended"):
-        env, pipe = self.environment(self.folder / "data", temporary), asyncio.subprocess.PIPE
+    async def start_server(self, name, data=None, temporary="ended"):
+        env, pipe = self.environment(data or self.folder / "data", temporary), asyncio.subprocess.PIPE
         with self.errors(name) as errors:
             command = [self.program, "serve", "--listen", "127.0.0.1:0", *FLAGS]
             # As for `skein acp`: the methods that end it are those of the client.
@@ -182,14 +194,16 @@ class Run:
             streams = {"stdin": asyncio.subprocess.DEVNULL, "stdout": pipe, "stderr": errors}
             server.process = await asyncio.create_subprocess_exec(*command, env=env, cwd=self.cwd, restore_signals=False, **streams)
         line = await asyncio.wait_for(server.process.stdout.readline(), 60)
+        if not line:
+            raise RemoteError(f"{name} ended with {await server.process.wait()}")
         server.reader = asyncio.create_task(server.process.stdout.read())
         server.port = int(line.rsplit(b":", 1)[1])
         self.running[server.process.pid] = server
         return server
 
-    async def connect(self, server):
-        client = SocketClient(("127.0.0.1", server.port), [f"Authorization: Bearer {self.token}"])
-        client.process = server.process
+    async def connect(self, server, token=None):
+        client = SocketClient(("127.0.0.1", server.port), [f"Authorization: Bearer {token or self.token}"])
+        client.server, client.process = server, server.process
         await asyncio.wait_for(client.start(), 60)
         return client
 
@@ -210,17 +224,18 @@ class Run:
         kind = random.choice(kinds)
         servers = random.sample(self.servers, random.randint(1, len(self.servers))) if kind == "tool" else []
         kills = self.kills[client.process.pid]
+        is_on_disk = any(ledger is self.ledger[place] for place in DISK_PLACES.values())
         opened = await client.call("session/new", cwd=self.cwd, mcpServers=servers)
         session = opened["sessionId"]
         self.counts["sessions"] += 1
 
         def is_disturbed():
             """Whether a fault of the machine can be the reason for a failure."""
-            return ledger is self.ledger["disk"] or self.kills[client.process.pid] != kills
+            return is_on_disk or self.kills[client.process.pid] != kills
 
         try:
             # The check of a disk counts prompts.
-            if ledger is not self.ledger["disk"] and random.random() < UNUSED_PART:
+            if not is_on_disk and random.random() < UNUSED_PART:
                 self.counts["sessions closed unused"] += 1
             else:
                 await self.prompts(client, ledger, session, kind, turns, is_disturbed)
@@ -461,37 +476,63 @@ class Run:
         disk = Disk(self.folder / "disk")
         self.notes.append(disk.note)
         self.has_read_only_disk = disk.can_be_read_only
-        data, ledger = disk.folder / "data", self.ledger["disk"]
+        data = disk.folder / "data"
         try:
-            while self.is_on():
-                client = await self.start_acp("skein acp on a full disk", data)
+            self.disk_token = self.create_token(data)
+            for program in itertools.cycle(DISK_PLACES):
+                if not self.is_on():
+                    break
+                ledger = self.ledger[DISK_PLACES[program]]
+                client = await self.start_on_disk(program, "a full disk", data)
                 await self.disk_turns(client, ledger, 2)
                 disk.fill(client.process.pid, data)
                 await self.disk_turns(client, ledger, 2)
                 disk.free(client.process.pid)
-                self.counts["full disks"] += 1
+                self.counts[f"full disks below {program}"] += 1
                 if not await self.disk_turns(client, ledger, 3):
-                    self.fail("no prompt works after a full disk has space again")
-                self.note_end(client, await client.close(), [0])
+                    self.fail(f"no prompt of {program} works after a full disk has space again")
+                await self.end_on_disk(client, [0])
                 if disk.set_read_only(data):
-                    await self.on_read_only_disk(data, ledger)
+                    await self.on_read_only_disk(program, data, ledger)
                     disk.set_writable(data)
-                    self.counts["read-only disks"] += 1
-            await self.check_sessions("disk", await self.start_acp("the last skein acp on the disk", data))
+                    self.counts[f"read-only disks below {program}"] += 1
+            for program, place in DISK_PLACES.items():
+                client = await self.start_on_disk(program, "the disk at the end", data)
+                await self.check_sessions(place, client)
+                if isinstance(client, SocketClient):
+                    self.note_end(client.server, await client.server.end(signal.SIGTERM), [0, 130])
         finally:
             disk.remove()
 
-    async def on_read_only_disk(self, data, ledger):
+    async def start_on_disk(self, program, place, data):
+        """Starts a program whose data is on the disk, and returns a client of it."""
+        if program == "skein acp":
+            return await self.start_acp(f"skein acp on {place}", data)
+        server = await self.start_server(f"skein serve on {place}", data)
+        try:
+            return await self.connect(server, self.disk_token)
+        except (RemoteError, OSError, asyncio.TimeoutError):
+            self.note_end(server, await server.end(signal.SIGTERM), [0, 130])
+            raise
+
+    async def end_on_disk(self, client, expected):
+        if isinstance(client, StdioClient):
+            self.note_end(client, await client.close(), expected)
+        else:
+            await client.close()
+            self.note_end(client.server, await client.server.end(signal.SIGTERM), [*expected, 130])
+
+    async def on_read_only_disk(self, program, data, ledger):
         """It must answer with an error, or end with one. It may not hang or acknowledge what it cannot store."""
         try:
-            client = await asyncio.wait_for(self.start_acp("skein acp on a read-only disk", data), 60)
+            client = await asyncio.wait_for(self.start_on_disk(program, "a read-only disk", data), 60)
         except (RemoteError, OSError):
             return
         except asyncio.TimeoutError:
-            self.fail("`skein acp` does not answer on a read-only disk")
+            self.fail(f"`{program}` does not answer on a read-only disk")
             return
         await self.disk_turns(client, ledger, 1)
-        self.note_end(client, await client.close(), [0, 1, 2, 3, 4, 5, 6])
+        await self.end_on_disk(client, [0, 1, 2, 3, 4, 5, 6])
 
     async def disk_turns(self, client, ledger, turns):
         """Returns how many prompts were acknowledged."""
@@ -600,13 +641,14 @@ class Run:
         """A fault that never happened was not tested."""
         wanted = {f"model fault {kind}": 1 for kind in ("cut", "slow", "malformed", "429", "500")}
         wanted |= {f"prompts of kind {kind}": 1 for kind in PROMPTS}
-        wanted |= {"killed children": 1, "SIGSTOP and SIGCONT": 1, "full disks": 1}
+        wanted |= {"killed children": 1, "SIGSTOP and SIGCONT": 1}
+        wanted |= {f"full disks below {program}": 1 for program in DISK_PLACES}
         wanted |= {f"successes of kind {kind}": LEAST_ANSWERS for kind in ANSWERS}
         wanted |= {f"{how} of Skein in the middle of a turn": 1 for how in ("kill -9", "SIGTERM", "end of input")}
         wanted["acknowledged answers found at the end"] = LEAST_ANSWERS
         # These need something of the machine.
         wanted |= {"clock jumps": 1} if self.clock else {}
-        wanted |= {"read-only disks": 1} if self.has_read_only_disk else {}
+        wanted |= {f"read-only disks below {program}": 1 for program in DISK_PLACES if self.has_read_only_disk}
         wanted |= {"calls of server-everything": LEAST_ANSWERS} if len(self.servers) > 1 else {}
         wanted |= {"sandboxed commands": LEAST_ANSWERS} if self.has_sandbox else {}
         wanted["mutated lines"] = self.lines_wanted
@@ -626,14 +668,7 @@ class Run:
         model = subprocess.Popen([sys.executable, "-B", HERE / "faulty_model.py", self.hidden], stdout=subprocess.PIPE)
         try:
             self.port = int(model.stdout.readline())
-            create = [self.program, "token", "create", "--name", "soak", "--root", self.cwd, "--client-services"]
-            # A sandbox of `skein serve` shows only system folders and the roots.
-            create += ["--root", str(self.folder / "node_modules")] if len(self.servers) > 1 else []
-            env = self.environment(self.folder / "data")
-            printed = subprocess.run(create, env=env, cwd=self.cwd, capture_output=True, text=True, check=False)
-            if printed.returncode:
-                sys.exit(f"soak: no token can be created: {printed.stderr}")
-            self.token = printed.stdout.split()[-1]
+            self.token = self.create_token(self.folder / "data")
             self.has_sandbox = self.find_sandbox()
             self.deadline = time.monotonic() + seconds
             self.begin = time.monotonic() + min(120, seconds / 3)
