@@ -9,15 +9,16 @@ from pathlib import Path
 
 # What is sampled: key, words for the table, unit, and the growth that is allowed over the measured time, in a short and in
 # a long run. The work of a moment takes some of each, and the pool of threads keeps a thread for ten seconds. In a long
-# run, such moments change the slope less. A leak in each session would be hundreds, even in one minute.
+# run, such moments change the slope less. On a busy machine, a session is longer than a window of a short run. A leak in
+# each session would be hundreds, even in one minute.
 MEASURES = [
     ("memory", "memory of {}", "MiB", 12.0, 8.0),
-    ("descriptors", "descriptors of {}", "", 12, 6),
-    ("threads", "threads of {}", "", 10, 5),
-    ("sockets", "sockets of {}", "", 8, 4),
-    ("processes", "processes below {}", "", 6, 4),
+    ("descriptors", "descriptors of {}", "", 60, 6),
+    ("threads", "threads of {}", "", 25, 5),
+    ("sockets", "sockets of {}", "", 25, 4),
+    ("processes", "processes below {}", "", 20, 4),
     # A session that is open, and each of its services, have some.
-    ("tasks", "tasks of {}", "", 20, 12),
+    ("tasks", "tasks of {}", "", 60, 12),
 ]
 # Minutes from which a run is long.
 LONG_RUN = 10

@@ -144,12 +144,13 @@ class StdioClient(Listener):
         return await self.ended()
 
     async def ended(self):
-        """The exit code. A program that does not end within 30 seconds is killed, and the answer is a text."""
+        """The exit code. A program that does not end within 60 seconds is killed, and the answer is a text. A server
+        waits 30 seconds for its turns."""
         try:
-            code = await asyncio.wait_for(self.process.wait(), 30)
+            code = await asyncio.wait_for(self.process.wait(), 60)
         except asyncio.TimeoutError:
             self.process.send_signal(signal.SIGKILL)
             await self.process.wait()
-            code = "it did not end within 30 s"
+            code = "it did not end within 60 s"
         await self.reader
         return code

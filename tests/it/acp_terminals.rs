@@ -122,7 +122,12 @@ fn terminal_commands_share_the_sandbox_of_the_session() {
     let sandbox = machine("");
     let (mut client, terminals) = client(&sandbox, &["--sandbox", "preferred"]);
     let session = client.session();
-    client.prompt(&session, "run echo kept > /tmp/between; setsid sleep 300 > /dev/null 2>&1 & sleep 0.5");
+    // The process must be in a session of its own before the terminal goes.
+    client.prompt(
+        &session,
+        "run echo kept > /tmp/between; setsid sleep 300 > /dev/null 2>&1 & p=$!; \
+         for i in $(seq 200); do [ \"$(cut -d' ' -f6 /proc/$p/stat)\" = $p ] && break; sleep 0.05; done",
+    );
     let (_, updates) = client.prompt(&session, "run cat /tmp/between; cat /proc/[0-9]*/comm | grep -c '^sleep$'");
     assert!(spoken(&updates).contains("kept\n1\n"), "{}", spoken(&updates));
     assert_eq!(terminals.borrow().created, 2);

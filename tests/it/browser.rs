@@ -388,7 +388,9 @@ async fn a_dev_server_of_the_session_is_reached_and_no_other() {
     let line = json!({"command": format!("python3 -c \"{outside}\""), "background": true, "unsandboxed": "a test"});
     let started = visit.call("developer__shell", line).await;
     assert!(!started.is_error, "{}", started.all_text());
-    let port = until("the server listens", || std::fs::read_to_string(visit.wired.path("project/port")).ok()).await;
+    // Python makes the file before it writes to it.
+    let written = || std::fs::read_to_string(visit.wired.path("project/port")).ok().filter(|port| !port.is_empty());
+    let port = until("the server listens", written).await;
     let view = visit.text("browse", json!({"url": format!("http://localhost:{port}/")})).await;
     assert!(view.contains("From the session"), "a server without a sandbox is reached too: {view}");
     visit.end().await;
@@ -405,7 +407,14 @@ async fn hosts_of_a_page_need_consent_and_obey_rules() {
     let rules = json!([{"host": "denied.test", "then": "deny"}]);
     let wiring = Wiring::new().sandboxed("");
     let visit = Visit::with(wiring, &[&site], rules, ApprovalLevel::Ask, &["tracker.test"]).await;
-    let view = visit.open(&site, "/").await;
+    // A page may be shown before the proxy has refused all of its requests.
+    let mut view = visit.open(&site, "/").await;
+    for _ in 0..100 {
+        if view.contains("denied.test:80") && view.contains("tracker.test:80") {
+            break;
+        }
+        view.push_str(&visit.text("browse_read", json!({})).await);
+    }
     assert!(view.contains("! refused by the sandbox: denied.test:80 (the rule "), "{view}");
     assert!(view.contains("! refused by the sandbox: tracker.test:80 (the user refused"), "{view}");
     let asked = visit.asker.asked.lock().unwrap().clone();
@@ -591,7 +600,7 @@ async fn a_page_is_watched_until_it_looks_different() {
         return;
     }
     let late =
-        "<h1>Before</h1><script>setTimeout(() => document.querySelector('h1').textContent = 'After', 4000)</script>";
+        "<h1>Before</h1><script>setTimeout(() => document.querySelector('h1').textContent = 'After', 8000)</script>";
     let site = Site::new(&[("/late", html(late)), ("/still", html("<h1>Still</h1>"))]);
     let visit = Visit::new(&[&site]).await;
     assert!(visit.refusal("browse_read", json!({"watch": 2})).await.contains("no page is open"));

@@ -188,13 +188,13 @@ fn delegated_work_counts() {
 
 #[test]
 fn time_ends_a_turn_and_keeps_what_was_said() {
-    let sandbox = sandbox("limits: {turn: {time: 2s}}");
+    let sandbox = sandbox("limits: {turn: {time: 6s}}");
     let model = ScriptedModel::new(|_| Answer::Hangs("so far so good"));
     let start = Instant::now();
     let ended = run(&sandbox, &model, &["think"]);
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     assert!(
-        ended.code == 1 && ended.stderr.contains("the limit of this turn is reached: 2 seconds"),
+        ended.code == 1 && ended.stderr.contains("the limit of this turn is reached: 6 seconds"),
         "{}",
         ended.whole()
     );
@@ -206,10 +206,10 @@ fn time_ends_a_turn_and_keeps_what_was_said() {
 /// The provider reports tokens at the end of an answer, which this one does not reach.
 #[test]
 fn an_answer_that_was_stopped_counts() {
-    let sandbox = sandbox("limits: {turn: {time: 2s}, session: {tokens: 50}}");
+    let sandbox = sandbox("limits: {turn: {time: 6s}, session: {tokens: 50}}");
     let model = ScriptedModel::new(|_| Answer::Hangs("so far so good"));
     let stopped = run(&sandbox, &model, &["think"]);
-    assert!(stopped.stderr.contains("the limit of this turn is reached: 2 seconds"), "{}", stopped.whole());
+    assert!(stopped.stderr.contains("the limit of this turn is reached: 6 seconds"), "{}", stopped.whole());
     let listed = sandbox.skein(&["sessions", "list", "--json"]);
     let listed: Value = serde_json::from_str(&listed.stdout).expect("JSON");
     assert!(listed[0]["input"].as_u64().is_some_and(|input| input > 50), "{listed}");

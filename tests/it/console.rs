@@ -294,9 +294,10 @@ fn delegated_tasks_are_a_tree() {
     let fields = [("mode", "orchestrator/auto"), ("folder", folder.as_str()), ("prompt", prompt)];
     let opened = browser.post("/console/sessions", &fields);
     let parent = opened.header("x-console-next").unwrap_or_else(|| panic!("{opened:?}")).to_owned();
-    let tasks = || browser.get(&format!("{parent}/entries?after=0")).json()["tasks"].as_str().unwrap().to_owned();
-    eventually("the task has ended", || tasks().contains("coding/pm") && tasks().contains("state idle"));
-    let tree = tasks();
+    let entries = || browser.get(&format!("{parent}/entries?after=0")).json();
+    eventually("the turn has ended", || entries()["running"] == false);
+    let tree = entries()["tasks"].as_str().unwrap().to_owned();
+    assert!(tree.contains("coding/pm") && tree.contains("state idle"), "{tree}");
     let child = tree.split("href=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
     let page = browser.get(child);
     assert!(page.body.contains("Report.") && page.body.contains(&format!("href=\"{parent}\"")), "{page:?}");

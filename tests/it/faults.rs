@@ -290,7 +290,7 @@ async fn failing_service_is_suspended_and_tried_again_later() {
     let broken = folder.path().join("broken");
     std::fs::write(&broken, "").expect("written");
     let flags = ["--exit-while", &broken.display().to_string()];
-    let manifest = with(echo("echo", &flags), json!({"restart": {"max": 1, "within": "2s"}}));
+    let manifest = with(echo("echo", &flags), json!({"restart": {"max": 1, "within": "6s"}}));
     let wired = Wired::with_manifests(&[manifest, agent(&[mode("work", json!(["echo"]), json!(["echo"]))])]);
     for _ in 0..2 {
         let error = wired.bind("work").await.expect_err("not bound").to_string();
@@ -332,12 +332,12 @@ async fn cancelling_a_call_reaches_the_server() {
 
 #[tokio::test]
 async fn silent_call_times_out_and_progress_extends_it() {
-    let manifest = with(echo("echo", &[]), json!({"timeouts": {"call": "500ms"}}));
+    let manifest = with(echo("echo", &[]), json!({"timeouts": {"call": "2s"}}));
     let wired = beside_a_healthy_one(manifest);
     let binding = wired.bind("work").await.expect("bound");
     let cancelled = wired.path("cancelled");
     let error = wired.refused(&binding, "echo__sleep", json!({"ms": 3_600_000, "cancelled": cancelled})).await;
-    assert!(error.contains("`sleep` of the service `echo` gave no answer within 500 ms"), "{error}");
+    assert!(error.contains("`sleep` of the service `echo` gave no answer within 2 s"), "{error}");
     assert!(error.contains("may have taken effect"), "{error}");
     until("the server has heard", || cancelled.exists().then_some(())).await;
     let heard = Arc::new(AtomicUsize::new(0));
@@ -345,7 +345,7 @@ async fn silent_call_times_out_and_progress_extends_it() {
     let context = wired.context().with_progress(move |_| {
         listener.fetch_add(1, Ordering::Relaxed);
     });
-    let with = arguments(json!({"ms": 1_200, "progress_every": 50}));
+    let with = arguments(json!({"ms": 3_000, "progress_every": 50}));
     let outcome = binding.call("echo__sleep", with, context).await.expect("not cancelled");
     assert_eq!(outcome.all_text(), "awake");
     assert!(heard.load(Ordering::Relaxed) > 5);
@@ -354,23 +354,21 @@ async fn silent_call_times_out_and_progress_extends_it() {
 
 #[tokio::test]
 async fn a_call_to_a_service_that_reads_nothing_runs_out_of_time() {
-    let manifest = with(echo("echo", &[]), json!({"timeouts": {"call": "300ms"}}));
+    let manifest = with(echo("echo", &[]), json!({"timeouts": {"call": "2s"}}));
     let wired = beside_a_healthy_one(manifest);
     let binding = wired.bind("work").await.expect("bound");
     wired.said(&binding, "echo__go_deaf", json!({})).await;
     // More than a pipe holds, so that the call does not even leave us.
     let long = "x".repeat(1_000_000);
-    let begun = Instant::now();
     let error = wired.refused(&binding, "echo__echo", json!({"text": long})).await;
-    assert!(error.contains("gave no answer within 300 ms"), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert!(error.contains("gave no answer within 2 s"), "{error}");
     assert_eq!(wired.said(&binding, "healthy__echo", json!({"text": "here"})).await, "here");
     wired.stop().await;
 }
 
 #[tokio::test]
 async fn unanswered_list_change_does_not_block_calls() {
-    let manifest = with(echo("echo", &["--list-once"]), json!({"timeouts": {"start": "500ms"}}));
+    let manifest = with(echo("echo", &["--list-once"]), json!({"timeouts": {"start": "4s"}}));
     let wired = beside_a_healthy_one(manifest);
     let binding = wired.bind("work").await.expect("bound");
     wired.said(&binding, "echo__change_lists", json!({})).await;
@@ -383,8 +381,13 @@ async fn unanswered_list_change_does_not_block_calls() {
 
 /// A mode with a server behind HTTP.
 fn behind_http(url: &str) -> Wired {
+    behind_http_within(url, json!({}))
+}
+
+/// The same with these limits.
+fn behind_http_within(url: &str, timeouts: Value) -> Wired {
     let transport = json!({"http": {"url": url, "headers": {"authorization": "Bearer ${env:API_TOKEN}"}}});
-    let manifest = with(service("web", transport), json!({"timeouts": {"start": "500ms", "call": "500ms"}}));
+    let manifest = with(service("web", transport), json!({"timeouts": timeouts}));
     Wiring::new()
         .user([manifest, agent(&[mode("work", json!(["web"]), json!(["web"]))])])
         .variable("API_TOKEN", "s3cret")
@@ -413,7 +416,7 @@ async fn a_server_behind_http_that_refuses_to_begin_is_reported() {
         wired.stop().await;
     }
     let server = HttpServer::start(|_| Reply::Never).await;
-    let wired = behind_http(&server.url);
+    let wired = behind_http_within(&server.url, json!({"start": "500ms"}));
     let error = wired.bind("work").await.expect_err("not bound").to_string();
     assert!(error.contains("it was not ready after 500ms"), "{error}");
     wired.stop().await;
@@ -471,7 +474,7 @@ async fn http_failure_in_a_call_reconnects_without_repeating_it() {
 #[tokio::test]
 async fn unanswered_http_call_times_out() {
     let server = HttpServer::start(|request| good_server(request, || Reply::Never)).await;
-    let wired = behind_http(&server.url);
+    let wired = behind_http_within(&server.url, json!({"call": "500ms"}));
     let binding = wired.bind("work").await.expect("bound");
     let error = wired.refused(&binding, "web__greet", json!({})).await;
     assert!(error.contains("gave no answer within 500 ms"), "{error}");

@@ -86,7 +86,7 @@ fn a_turn_that_takes_too_long_is_ended_and_kept() {
 #[test]
 fn a_call_says_that_the_time_limit_ended_it() {
     let sandbox = Sandbox::new();
-    let args = ["run", "--approval", "auto", "--time-limit", "1s", "--output", "stream-json", "run sleep 60"];
+    let args = ["run", "--approval", "auto", "--time-limit", "5s", "--output", "stream-json", "run sleep 60"];
     let run = sandbox.skein(&args);
     assert_eq!(run.code, 3, "{}", run.whole());
     let ended = run.stdout.lines().find(|line| line.contains("\"event\":\"tool_ended\"")).unwrap();

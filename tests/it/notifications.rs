@@ -126,9 +126,9 @@ fn the_terminal_rings_once_for_a_question() {
     let output = sandbox.path("output");
     let bells = || std::fs::read(&output).unwrap_or_default().iter().filter(|byte| **byte == 7).count();
     terminal.copy_output(&output);
+    let before = bells();
     terminal.enter("run touch made");
     terminal.shows("wants to run:");
-    let before = bells();
     eventually("it rings", || bells() > before);
     // More time than a second bell would take.
     std::thread::sleep(Duration::from_millis(2_500));

@@ -111,7 +111,7 @@ fn is_running(text: &str) -> bool {
 fn wait(mut check: impl FnMut() -> bool) {
     let start = Instant::now();
     while !check() {
-        assert!(start.elapsed() < Duration::from_secs(20), "it takes too long");
+        assert!(start.elapsed() < Duration::from_secs(60), "it takes too long");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -250,7 +250,7 @@ fn a_session_of_the_protocol_belongs_to_its_token() {
 #[test]
 fn an_idle_session_expires_and_a_stream_keeps_it() {
     let sandbox = Sandbox::new();
-    let server = Server::start(&sandbox, &["--idle", "1s"]);
+    let server = Server::start(&sandbox, &["--idle", "4s"]);
     let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
     let path = "/mcp/coding/security";
     let (idle, kept) = (begin(&server, path, &token), begin(&server, path, &token));
@@ -262,7 +262,7 @@ fn an_idle_session_expires_and_a_stream_keeps_it() {
     let mut stream = server.connect();
     std::io::Write::write_all(&mut stream, head.as_bytes()).expect("sent");
     // Asking for a session would use it.
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(8));
     assert_eq!(post(&server, path, &token, Some(&idle), LIST).status, 404);
     assert_eq!(post(&server, path, &token, Some(&kept), LIST).status, 200);
 }
@@ -314,7 +314,7 @@ fn a_changed_mode_applies_to_new_sessions() {
 #[test]
 fn open_endpoints_count_as_sessions() {
     let sandbox = Sandbox::new();
-    let server = Server::start(&sandbox, &["--idle", "1s"]);
+    let server = Server::start(&sandbox, &["--idle", "4s"]);
     let token = token(&sandbox, "a", &["--root", &root(&sandbox), "--sessions", "1"]);
     begin(&server, "/mcp/coding/security", &token);
     let refused = post(&server, "/mcp/coding/qa", &token, None, &hello());

@@ -145,7 +145,7 @@ fn a_call_reports_its_progress_and_then_ends() {
     let server = Server::start(&sandbox, &[]);
     let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
     for caller in Caller::both(&server, TALKER, &token) {
-        let stream = caller.call(5, "sleep", &json!({"ms": 300, "progress_every": 100}));
+        let stream = caller.call(5, "sleep", &json!({"ms": 2000, "progress_every": 100}));
         let messages: Vec<_> = events(&read_whole(stream)).into_iter().map(|event| event.message).collect();
         let progress = messages.iter().filter(|message| message["method"] == "notifications/progress");
         let reported: Vec<_> = progress.map(|message| message["params"]["progress"].as_f64().unwrap()).collect();
@@ -163,7 +163,7 @@ fn a_cut_stream_goes_on_after_its_last_event() {
     let server = Server::start(&sandbox, &[]);
     let token = token(&sandbox, "a", &["--root", &root(&sandbox)]);
     let [caller, _] = Caller::both(&server, TALKER, &token);
-    let mut stream = caller.call(6, "sleep", &json!({"ms": 1500, "progress_every": 200}));
+    let mut stream = caller.call(6, "sleep", &json!({"ms": 5000, "progress_every": 200}));
     let read = read_progress(&mut stream, 2);
     let (whole, _) = read.rsplit_once("\n\n").expect("whole events");
     let mut seen = events(whole);

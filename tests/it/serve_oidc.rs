@@ -385,12 +385,12 @@ async fn a_jwt_acts_for_its_principal_until_it_expires() {
         let listed = other.ask(1, "session/list", json!({})).await;
         assert_eq!(listed["result"]["sessions"].as_array().unwrap().len(), seen, "{name}: {listed}");
     }
-    // Clocks may differ by 30 seconds, so this JWT of another subject works for three more.
-    let claims = with(issuer.claims("ann", -27), json!({"sub": "another"}));
+    // Clocks may differ by 30 seconds, so this JWT of another subject works for ten more.
+    let claims = with(issuer.claims("ann", -20), json!({"sub": "another"}));
     let mut ending = Socket::connect(&server, &key.sign(&claims)).await;
     let begun = Instant::now();
     assert_eq!(ending.close_code().await, 1008);
-    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
     assert!(socket.ask(3, "session/list", json!({})).await["result"].is_object(), "the other JWT is still valid");
 }
 
@@ -402,10 +402,10 @@ async fn a_renewed_jwt_keeps_its_connection() {
     let key = SigningKey::ed25519("k");
     let issuer = Issuer::start(&[&key]);
     let server = serve(&sandbox, &issuer);
-    let mut socket = Socket::connect(&server, &key.sign(&issuer.claims("ann", -26))).await;
+    let mut socket = Socket::connect(&server, &key.sign(&issuer.claims("ann", -20))).await;
     assert_eq!(server.get("/agents", &key.sign(&issuer.claims("ann", 600))).status, 200);
     // Longer than the first JWT lasts, and than tokens take to be checked.
-    tokio::time::sleep(Duration::from_secs(8)).await;
+    tokio::time::sleep(Duration::from_secs(14)).await;
     socket.say(&initialize()).await;
     assert!(socket.answer(0).await["result"].is_object());
 }

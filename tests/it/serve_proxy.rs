@@ -1,6 +1,6 @@
 //! `skein serve` behind nginx, which speaks TLS. The configuration is the one in docs/serve.md.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
 use crate::support::model::{Answer, ScriptedModel, asked};
 use crate::support::serve::{PATIENCE, Server, bearer, eventually, token, trust};
-use crate::support::{Sandbox, full_tests, installed, read, repository};
+use crate::support::{Sandbox, free_address, full_tests, installed, read, repository};
 
 const NAME: &str = "skein.example.com";
 
@@ -60,7 +60,7 @@ impl Proxied {
         let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec![NAME.to_owned()]).expect("a key");
         sandbox.write("nginx/skein.pem", &cert.pem());
         sandbox.write("nginx/skein.key", &signing_key.serialize_pem());
-        let address = TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a free port");
+        let address = free_address();
         let public = format!("https://{NAME}:{}", address.port());
         let args = ["serve", "--listen", "127.0.0.1:0", "--behind-proxy", "--public-url", &public];
         let server = Server::launch(model.offered_to(sandbox.command(&args)));

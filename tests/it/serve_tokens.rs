@@ -83,7 +83,7 @@ async fn a_token_ends_its_turns_without_a_connection() {
     revoke(&sandbox, &revoked);
     let begun = Instant::now();
     wait_for_end_of_turns(&server, &other);
-    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     // The turn is stored, and another token of the principal goes on with the session.
     let mut socket = connect(&server, &other).await;
     socket.say(&json!({"jsonrpc": "2.0", "id": 1, "method": "session/load", "params": load(&sandbox, &session)})).await;

@@ -1,10 +1,10 @@
 //! The units for systemd in packaging/ and deploy/, and a server that gets its socket from systemd.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use crate::support::serve::{Server, eventually};
-use crate::support::{Sandbox, full_tests, read, repository};
+use crate::support::{Sandbox, free_address, full_tests, read, repository};
 
 /// `systemd-analyze` succeeds in spite of most mistakes, and only prints them.
 #[expect(clippy::disallowed_methods, reason = "another program, which reads files of the repository")]
@@ -80,7 +80,7 @@ fn a_server_takes_the_socket_that_systemd_passes() {
         return;
     }
     let sandbox = Sandbox::new();
-    let address = TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a free port");
+    let address = free_address();
     let skein = sandbox.command(&["serve", "--listen", "systemd"]);
     let mut command = Command::new("systemd-socket-activate");
     command.args(["-l", &address.to_string()]);

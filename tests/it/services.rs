@@ -188,7 +188,7 @@ async fn levels_start_in_order_and_each_level_in_parallel() {
     let logs = tempfile::tempdir().expect("a folder");
     let slow = |name: &str| {
         let log = logs.path().join(name).display().to_string();
-        echo(name, &["--slow-start", "150", "--log-start", &log])
+        echo(name, &["--slow-start", "3000", "--log-start", &log])
     };
     let manifests = [
         slow("left"),

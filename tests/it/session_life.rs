@@ -10,7 +10,7 @@ use crate::support::{Sandbox, servers};
 
 /// Servers are gone a second after their session. A machine that runs many tests gets some more; the idle period after
 /// which a service stops is minutes.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(25);
 
 fn offline(sandbox: &Sandbox, agent: &str) -> Acp {
     Acp::able(sandbox, &["-a", agent, "--approval", "auto"], &json!({}))

@@ -380,7 +380,7 @@ fn consent_to_a_hook_is_asked_for_once() {
 #[test]
 fn a_protected_path_that_appears_later_needs_consent() {
     // The process must leave the group of the command before that ends.
-    let command = "setsid sh -c 'touch left; sleep 1; echo evil > .envrc' > /dev/null 2>&1 & \
+    let command = "setsid sh -c 'touch left; sleep 5; echo evil > .envrc' > /dev/null 2>&1 & \
                    until [ -e left ]; do sleep 0.01; done";
     let later = json!({"command": command});
     for (option, stays) in [("allow_once", true), ("reject_once", false)] {

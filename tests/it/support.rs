@@ -28,8 +28,10 @@ mod wired;
 
 use std::fs;
 use std::io::Read as _;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -62,6 +64,16 @@ pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
     }
     files.sort();
     files
+}
+
+/// An address of this machine for a program that cannot choose a port itself. No other test gets the port, and no program
+/// that lets the system choose one.
+pub(crate) fn free_address() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let begin = 10_000 + u16::try_from(std::process::id() % 4_000).expect("a small number");
+    let ports = (0..5_000).map(|_| begin + NEXT.fetch_add(1, Ordering::Relaxed));
+    let mut addresses = ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    addresses.find(|address| TcpListener::bind(address).is_ok()).expect("a free port")
 }
 
 /// A file that `scripts/bootstrap` installs.

@@ -31,6 +31,15 @@ function watch(page) {
 const main = (page) => page.locator("main");
 const problem = (page) => page.locator(".problem:not([hidden])").first().textContent(WAIT);
 
+// Presses the key until it answers the request: it counts once the row was visible for half a second.
+async function answerByKey(page, key) {
+  while (await page.locator("li[data-state=open]").count()) {
+    await page.keyboard.press(key);
+    await page.waitForTimeout(100);
+  }
+  await page.locator("li[data-state=closed]").waitFor(WAIT);
+}
+
 async function logIn(page, origin, token) {
   await page.goto(`${origin}/console`);
   await page.getByLabel("Token").fill(token);
@@ -154,13 +163,17 @@ const stories = {
     await one.locator("h1").click();
     await one.keyboard.press(key);
     seen.elsewhere = await one.locator("li[data-state=open]").count();
+    // The page measures how long a row is visible. Its clock stands still, so that the key is early on a busy machine too.
+    await one.addInitScript(() => {
+      const start = performance.now();
+      performance.now = () => start + (window.later ? 10_000 : 0);
+    });
     await one.reload();
     await one.locator("li[data-state=open]").focus();
     await one.keyboard.press(key);
     seen.early = await one.locator("li[data-state=open]").count();
-    await one.waitForTimeout(700);
-    await one.keyboard.press(key);
-    await one.locator("li[data-state=closed]").waitFor(WAIT);
+    await one.evaluate(() => { window.later = true; });
+    await answerByKey(one, key);
     await other.locator("li[data-state=closed]").waitFor(WAIT);
     seen.closed = await other.locator("li[data-state=closed]").textContent();
     seen.second = await other.evaluate(async (number) => {
@@ -519,9 +532,7 @@ const stories = {
     await page.locator("#session-state", { hasText: "waiting" }).waitFor(WAIT);
     await follow("Approvals");
     await tabTo(page.locator("li[data-state=open]"));
-    await page.waitForTimeout(700);
-    await page.keyboard.press("a");
-    await page.locator("li[data-state=closed]").waitFor(WAIT);
+    await answerByKey(page, "a");
     await press(page.locator("li[data-request] .meta a"));
     await page.waitForURL(session);
     await idle(page);

@@ -128,7 +128,7 @@ const USES: &[(&str, &str, &str, &str)] = &[
         "a dev server with curl",
         "curl",
         "echo page > index.html && python3 -m http.server 8123 --bind 127.0.0.1 2>/dev/null & \
-         for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do \
+         for i in $(seq 100); do \
          curl -sf http://127.0.0.1:8123/index.html && break; sleep 0.2; done",
         "page",
     ),
@@ -204,10 +204,10 @@ fn a_listed_address_is_reached_and_others_are_not() {
     for user in users() {
         let place = Place::new(user);
         // Loopback addresses are not sent to the proxy: the relay listens inside.
-        let script = format!("curl -s --max-time 5 http://{address}/");
+        let script = format!("curl -s --max-time 30 http://{address}/");
         assert_eq!(place.works(&["--network", &address], &script), "HELLO");
         assert!(!place.shell(&["--network", "off"], &script).status.success());
-        let script = "curl -s --max-time 5 -o /dev/null -w '%{http_code}' http://other.example.com/";
+        let script = "curl -s --max-time 30 -o /dev/null -w '%{http_code}' http://other.example.com/";
         let output = place.shell(&["--network", "listed.example.com"], script);
         let printed = super::text(&output);
         assert!(printed.contains("403"), "{printed}");

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::needs_tool;
 use super::session::{SandboxedSession, structured, titles};
-use crate::support::{Sandbox, full_tests, repository};
+use crate::support::{Sandbox, free_address, full_tests, repository};
 
 const TOKEN: &str = "TOKEN-0123456789abcdef";
 
@@ -90,7 +90,7 @@ fn serve_ssh(machine: &Sandbox) -> (HostProcess, String) {
     if rustix::process::geteuid().is_root() {
         fs::create_dir_all("/run/sshd").unwrap();
     }
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_address().port();
     outside(machine, "ssh-keygen -q -t ed25519 -N '' -f host_key");
     let folder = machine.path("host");
     let folder = folder.display();
@@ -111,7 +111,7 @@ fn serve_ssh(machine: &Sandbox) -> (HostProcess, String) {
 fn wait_for(fits: impl Fn() -> bool) {
     let start = Instant::now();
     while !fits() {
-        assert!(start.elapsed() < Duration::from_secs(10), "waited in vain");
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

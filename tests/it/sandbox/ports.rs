@@ -35,7 +35,7 @@ fn read_page(port: u16) -> Option<String> {
 /// Answers messages of the agent until the function gives a value.
 fn poll<T>(session: &mut SandboxedSession, get: impl Fn(&SandboxedSession) -> Option<T>) -> Option<T> {
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(15) {
+    while start.elapsed() < Duration::from_secs(60) {
         session.client.settle();
         if let Some(value) = get(session) {
             return Some(value);

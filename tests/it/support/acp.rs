@@ -23,7 +23,7 @@ use super::serve::{Server, terminate};
 use super::{Sandbox, processes_of};
 
 /// How long the agent may be silent before a test gives up on it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A field that no protocol knows, which the tests let an agent outside add.
 const FOREIGN: &str = "tint";

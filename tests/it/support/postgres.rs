@@ -1,7 +1,7 @@
 //! PostgreSQL from Debian's packages, run by the test as an unprivileged user in a temporary folder.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
+use super::free_address;
 use super::full_tests::require_full_tests;
 use super::serve::eventually;
 
@@ -52,7 +53,7 @@ impl Postgres {
         let args = ["-D", &data, "-U", USER, "-A", "scram-sha-256", &password, "-E", "UTF8", "--locale=C", "--no-sync"];
         let made = unprivileged(&programs.join("initdb"), folder.path()).args(args).output().expect("initdb starts");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let address = TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a free port");
+        let address = free_address();
         let sockets = folder.path().display().to_string();
         let port = address.port().to_string();
         let args = ["-D", &data, "-h", "127.0.0.1", "-p", &port, "-k", &sockets, "-c", "fsync=off"];

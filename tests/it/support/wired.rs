@@ -24,7 +24,7 @@ use tempfile::TempDir;
 use super::servers;
 
 /// How long anything may take before a test gives up on it.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A service manifest for `skein-mcp-echo` with these flags.
 pub(crate) fn echo(name: &str, flags: &[&str]) -> Value {
