@@ -169,7 +169,8 @@ fn trim_punctuation(value: &str) -> &str {
     value.trim_end_matches(['.', ',', ';', ':', '!', '?', ')', ']', '}', '\\'])
 }
 
-/// Returns true for a variable, or for text that stands for a secret: `$NAME`, `${NAME}`, `%NAME%`, `<key>`, `****`.
+/// Returns true for a variable, or for text that stands for a secret: `$NAME`, `${NAME}`, `%NAME%`, `<key>`, `****`. Also
+/// for a rest of the sign before a value, as in `password====`.
 fn is_placeholder(value: &str) -> bool {
     if let Some(rest) = value.strip_prefix("${") {
         let (inside, behind) = rest.split_once('}').unwrap_or((rest, ""));
@@ -185,7 +186,7 @@ fn is_placeholder(value: &str) -> bool {
     }
     let is_enclosed = |start: char, end: char| value.starts_with(start) && value.ends_with(end);
     let is_type = value.contains('<') && value.ends_with('>');
-    is_type || is_enclosed('%', '%') || value.starts_with("{{") || value.chars().all(|c| "*.…•xX".contains(c))
+    is_type || is_enclosed('%', '%') || value.starts_with("{{") || value.chars().all(|c| "*.…•xX=>".contains(c))
 }
 
 /// Words that follow "password is" or `password:` in prose and code. Those with a usual ending are not listed.
@@ -339,7 +340,8 @@ mod tests {
 
     #[test]
     fn a_variable_is_a_placeholder_and_its_default_is_not() {
-        for value in ["$NAME", "${NAME}", "${env:NAME},", "${A}${B}", "${A:-}", "$(pass", "%NAME%", "<key>", "********"]
+        for value in
+            ["$NAME", "${NAME}", "${env:NAME},", "${A}${B}", "${A:-}", "$(pass", "%NAME%", "<key>", "********", "===="]
         {
             assert!(is_placeholder(value), "{value}");
         }
