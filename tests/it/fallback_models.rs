@@ -54,15 +54,18 @@ fn the_next_model_answers_after_a_failure_or_overload() {
 
 #[test]
 fn the_next_model_answers_for_one_without_credit() {
-    let body = r#"{"error":{"code":"insufficient_quota"}}"#;
-    let (first, spare) = (ScriptedModel::new(move |_| Answer::Refuses(429, body)), second());
-    let sandbox = sandbox(&spare);
-    let ended = run(&sandbox, &first, &["hello"]);
-    assert_eq!((ended.code, ended.stdout.trim()), (0, "from the second"), "{}", ended.whole());
-    // Without another model, the turn ends at once.
-    let ended = run(&sandbox, &first, &["--model", "openai:other", "hello"]);
-    assert!(ended.code == 1 && ended.stderr.contains("insufficient_quota"), "{}", ended.whole());
-    assert_eq!((first.requests().len(), spare.requests().len()), (2, 1));
+    for (status, body) in
+        [(429, r#"{"error":{"code":"insufficient_quota"}}"#), (402, r#"{"error":{"message":"Insufficient Balance"}}"#)]
+    {
+        let (first, spare) = (ScriptedModel::new(move |_| Answer::Refuses(status, body)), second());
+        let sandbox = sandbox(&spare);
+        let ended = run(&sandbox, &first, &["hello"]);
+        assert_eq!((ended.code, ended.stdout.trim()), (0, "from the second"), "{}", ended.whole());
+        // Without another model, the turn ends at once.
+        let ended = run(&sandbox, &first, &["--model", "openai:other", "hello"]);
+        assert!(ended.code == 1 && ended.stderr.contains(&status.to_string()), "{}", ended.whole());
+        assert_eq!((first.requests().len(), spare.requests().len()), (2, 1));
+    }
 }
 
 #[test]
